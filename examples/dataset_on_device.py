@@ -27,6 +27,7 @@ def epoch(images: Tensor, targets: Tensor, batch_size: int) -> Iterator[tuple[Te
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)
     dataset = LMDBDataset(sys.argv[1], crop=CenterCrop(64))
     images, targets = load(dataset, "cuda" if torch.cuda.is_available() else "cpu")
     model = nn.Sequential(GPUNormalize(0.5, 0.25), nn.Flatten(), nn.Linear(3 * 64 * 64, len(dataset.classes))).to(images.device)

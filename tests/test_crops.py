@@ -320,7 +320,7 @@ class Wrong(Crop):
         ({"box": (0, 0, 0, 8)}, "must have pixels"),
         ({"resizes": False}, "must .*have the output's size unless resizes is True"),
         ({"box": (0, 0, 10)}, r"gave int64 \[1, 3\], but must give integers \[1, 4\]"),
-        ({"shape": None}, "Wrong.shape is None, so it needs a method shapes(boxes)"),
+        ({"shape": None}, "Wrong.shape is None, so it needs a method shapes"),
     ],
 )
 def test_boxes_that_are_not_what_a_crop_says(said, says):
@@ -493,7 +493,7 @@ def test_multi_crop_is_that_of_dino() -> None:
 
 
 def test_what_views_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="crop is an empty list, but must have a crop for each view"):
+    with pytest.raises(ValueError, match="crop is an empty list: give a crop for each view"):
         LMDBDataset(square("jpeg"), crop=[])
     with pytest.raises(ValueError, match="DALI cannot decode this dataset: it has several crops"):
         Loader(LMDBDataset(square("jpeg"), crop=TWO), 8, backend="dali")

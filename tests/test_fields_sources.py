@@ -88,7 +88,7 @@ def test_wrong_columns_of_a_parquet(tmp_path: Path) -> None:
     for source, field, message in (
         ("x.parquet", "mood", r"fields mood: .*x.parquet has no such column; it has image, day, n"),
         ("x.parquet", "day", r"fields day: it is of Arrow's type date32"),
-        ("x.parquet", "caption=txt", r"fields caption=txt: SOURCE .* has no such members: NAME=ENDING are files"),
+        ("x.parquet", "caption=txt", r"fields caption=txt: SOURCE .* has no such members: NAME=ENDING takes files"),
         ("{x,y}.parquet", "n", r"x.parquet has n \(int64\), y.parquet has n \(text\); prepare them separately"),
     ):
         with pytest.raises(PrepError, match=message):

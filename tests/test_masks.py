@@ -117,9 +117,9 @@ def test_other_files_are_no_masks(data, recipe, reason, says):
         ("name,r,g,b\nsky,0,0,0\nbuilding,64,128,64\nroad mark,1,2,3\n", None),
         ("\ufeff0,0,0,sky\n\n64,128,64,building\n  1,2,3 , road mark\n", None),
         ("", "has no line of red, green, blue"),
-        ("0 0 0 a\n1 2 b\n", "line 2: '1 2 b' is not red, green, blue"),
-        ("r,g,b,a,name\n1,2,3,255,bg\n", "line 2: .* is not"),
-        ("0 0 256 a\n", "line 1: .* is not red, green, blue .0 to 255"),
+        ("0 0 0 a\n1 2 b\n", "line 2: '1 2 b' must be red, green, blue"),
+        ("r,g,b,a,name\n1,2,3,255,bg\n", "line 2: .* must be red"),
+        ("0 0 256 a\n", "line 1: .* must be red, green, blue .0 to 255"),
         ("0 0 0 a\n1 1 1 b\n0 0 0 c\n", "line 3: .* no colour twice"),
     ],
 )
@@ -273,7 +273,7 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(PrepError, match="cannot list"):
         fastdata.prep(images, tmp_path / "o.fds", masks=images / "00.png")
     write_files(tmp_path, {f"both/{k:02d}_{kind}.png": "x" for k in range(COUNT) for kind in ("seg", "class")})
-    with pytest.raises(PrepError, match="more than one mask for an image: their names add _class, _seg"):
+    with pytest.raises(PrepError, match="more than one mask for an image, with suffixes _class, _seg"):
         fastdata.prep(images, tmp_path / "o.fds", masks=tmp_path / "both")
     with pytest.raises(ValueError, match="masks: give masks too"):
         fastdata.prep(images, tmp_path / "o.fds", mask_bits=16)
@@ -392,7 +392,7 @@ def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "says"),
     [
-        (["left=left"], "--images left=left is given once"),
+        (["left=left"], "--images left=left names one image"),
         *((["left=left", wrong], f"--images {wrong}: give NAME=WHERE") for wrong in ("right", "ri-ght=right", "mask=m", "left=r")),
         (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png"),
         (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder, neither in SOURCE"),

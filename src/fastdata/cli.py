@@ -149,7 +149,7 @@ REJECT_RATE = click.option(
 )
 def prep(max_reject_rate: float, **options: Any) -> None:
     """Make a store from SOURCE, or two if it has train/ and val/. OUT, a folder or a URL, defaults to SOURCE's name + ".fds" here.
-    To continue after an interruption, run the same command again. In tasks: plan, run, finish.
+    If interrupted, run the same command again. To split the work, use plan, run and finish.
 
     SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or
     archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders; or
@@ -174,7 +174,7 @@ def prep(max_reject_rate: float, **options: Any) -> None:
 
 
 def _report(stores: Sequence[Summary], max_reject_rate: float) -> None:
-    """Print the summaries of stores. Exit with code 3 if too many inputs of one were rejected."""
+    """Print summaries of stores. Exit with code 3 if too many inputs of a store were rejected."""
     for store in stores:
         click.echo("\n".join(store.lines()))
     if bad := [f"{store.out}/rejects.jsonl" for store in stores if store.reject_rate > max_reject_rate]:
@@ -198,7 +198,7 @@ def _interrupt(number: int, frame: object) -> None:
 @click.command("plan", cls=_Grouped, context_settings=SETTINGS)
 @_planned
 def _plan(**options: Any) -> None:
-    """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk: run, then finish."""
+    """Plan how to prepare SOURCE, and write the plan into OUT. Then use run on machines that share its disk, and finish."""
     from fastdata.prepare.tasks import prep_plan
 
     click.echo("\n".join(prep_plan(**_given(options)).lines()))
@@ -403,7 +403,7 @@ def doctor(path: str | None, as_json: bool, **options: Any) -> None:
 
 
 def run(command: click.Command, name: str) -> None:
-    """Run a command, which is called by this name; turn errors into one line and an exit code."""
+    """Run a command under this name; turn errors into one line and an exit code."""
     arguments = sys.argv[1:]
     if arguments[:1] == ["prep"] and command is cli:
         command, name, arguments = prep, f"{name} prep", arguments[1:]

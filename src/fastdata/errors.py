@@ -54,7 +54,7 @@ class FormatError(StoreError):
 
 
 class RemoteError(StoreError):
-    """An object cannot be read from, or written to, object storage. `missing`: there is none. `denied`: access is denied (403)."""
+    """An object cannot be read from or written to object storage. `missing`: no such object. `denied`: access is denied (403)."""
 
     def __init__(self, message: str, *, missing: bool = False, denied: bool = False) -> None:
         super().__init__(message)
@@ -107,7 +107,7 @@ def lacking(error: BaseException | None) -> str:
 
 
 def may_pass(error: OSError) -> bool:
-    """Return whether an error is about a disk, such as a network that is away, and not about the file that could not be read."""
+    """Return whether an error is about the disk, such as a lost network disk, and not about the file that could not be read."""
     return error.errno is not None and error.errno not in _OF_FILES
 
 

@@ -51,7 +51,7 @@ class Modality:
     shards: `PLAN_TYPES` are the classes of a plan's options and of its inputs; `make_shard(job, task, writers, progress)` returns a
         table of JSON values with the number "kept" and a list "rejects"; `tables(plan, found)` combines those of all shards.
     sections: `TYPES` are the types of the sections of a manifest; `reads(form, mask)` is whether this version reads records, or
-        masks, of this form; `samples_dtype(manifest)` is that of samples.npy; `check(store)` raises a FormatError if its tables do
+        masks, of this form; `samples_dtype(manifest)` is samples.npy's dtype; `check(store)` raises a FormatError if its tables do
         not fit its records; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of the
         joint manifest, or raises a ValueError.
     preview: `facts(store)` returns what `info` shows of this kind only; "variants" in it has facts of each variant, by name;

@@ -68,8 +68,8 @@ class TableDataset(RowsDataset):
     bool tensor called "NAME.missing"; where that is True, the column holds NaN (floats), the number of names (categories), False
     (booleans) or 0 (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
 
-    Text is a category, whose names are sorted, by number if all are whole numbers; those of pandas and dictionaries of Arrow keep
-    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all values are such, else names, as "01" is.
+    Text is a category. Its names are sorted, by number if all are whole numbers; pandas categories and Arrow dictionaries keep
+    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all are such, else names ("01" is a name).
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
     or several targets), or -1 without a target. Rows whose target is missing or not finite are left out, with a warning.
@@ -80,7 +80,7 @@ class TableDataset(RowsDataset):
         target: the column to predict, several columns of numbers, or None.
         category: columns of names that look like numbers.
         drop: columns to leave out.
-        classes: another table, such as the one that a model is trained on, whose names of categories and classes to use.
+        classes: another table whose names of categories and classes to use, such as the one that a model is trained on.
         shared: hold it once for all processes of this machine, see RAMDataset; False: for this process and its children.
 
     Attributes:
@@ -285,7 +285,7 @@ def _open(source: Any, untyped: Container[str]) -> list[_Table]:
 
 
 def _read_csv(path: Path, untyped: Container[str]) -> Any:
-    """Read a CSV. Empty cells are null. A CSV with quotes is read by Python too, which is strict."""
+    """Read a CSV. Empty cells are null. A CSV with quotes is also read by Python's strict reader."""
     pa, rows, delimiter = import_pyarrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):
@@ -345,7 +345,7 @@ def _is_lost(text: str) -> bool:
 
 
 def _widest(name: str, kind: Any) -> Any:
-    """Return the widest type for values of a type; for text, a dictionary, which is ordered if the type was a dictionary."""
+    """Return the widest form of a type; for text, a dictionary type, ordered if the type was a dictionary."""
     pa, types = import_pyarrow(), import_pyarrow().types
     value = kind.value_type if types.is_dictionary(kind) else kind
     if is_text(value):
@@ -388,7 +388,7 @@ def _to_numpy(array: Any) -> tuple[Array, Array, tuple[str, ...]]:
 
 
 def _narrowest(values: Array) -> str:
-    """Return the smallest dtype that holds all values exactly; of two integer dtypes, the one that torch computes with."""
+    """Return the smallest dtype that holds all values exactly; of two of equal size, the one that torch computes with."""
     if values.dtype.kind in "iu":
         low, high = int(values.min(initial=0)), int(values.max(initial=0))
         return next(name for name in INTEGERS if np.iinfo(name).min <= low and high <= np.iinfo(name).max)

@@ -180,7 +180,7 @@ def test_boxes_are_clipped_dropped_or_rejected(tmp_path: Path) -> None:
         {"b": [[0, 0, 9, 9]], "n": [1, 2], "notes": []},
     ]
     done = prepared(tmp_path / "a", rows, "b:xyxy", "n:int64[]", "notes:json")
-    assert done.rejected == {"bad-field": 1} and "b 1, n 2" in done.first_reject and "are json" in done.first_reject
+    assert done.rejected == {"bad-field": 1} and "b 1, n 2" in done.first_reject and "type json" in done.first_reject
     assert {note for note in done.notes if "box" in note} == {
         "1 box reached outside of the image and was clipped",
         "1 box without area inside of the image was dropped",

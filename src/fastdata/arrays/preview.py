@@ -55,7 +55,7 @@ def _picture(values: Array, *, is_mask: bool) -> Array:
 
 
 def _stretched(values: Array) -> Array:
-    """Scale values to uint8, clipping 1 percent of them at both ends. NaN is black."""
+    """Scale values to uint8, clipping 1 percent of them at each end. NaN is black."""
     numbers = values.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
     low, high = np.percentile(finite, [1, 99]) if finite.size else (0.0, 0.0)

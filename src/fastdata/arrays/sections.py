@@ -58,12 +58,12 @@ def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
 
 
 def samples_dtype(of: Any) -> np.dtype[Any]:
-    """Return the dtype of a row of samples.npy, of a manifest or a plan: label, sides (channels first), first record."""
+    """Return the dtype of samples.npy's rows, given a manifest or plan: label, sides (channels first), first record."""
     return sample_columns(of.labels, [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")])
 
 
 def check(store: Store) -> None:
-    """Check that shapes fit the records and bytes of each array. They say how much memory to allocate, and what to read.
+    """Check that shapes fit the records and bytes of each array, since they determine what is allocated and read.
 
     Raises:
         FormatError: they do not fit.

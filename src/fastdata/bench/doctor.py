@@ -61,8 +61,8 @@ class Diagnosis:
         rates: samples/s of the loader alone, by its number of workers.
         step_s: seconds per sample to copy a batch to the device and to step on it, or None without a step.
         together: samples/s of the loader and the step together, or None without a step.
-        prepared: samples/s of the Loader on some of the same images, prepared, with the step if there is one, or None.
-        gain: how many times as fast the loop is with prepared images; without a step, the loader.
+        prepared: samples/s of the Loader, with the step if there is one, after preparing some of the images; or None.
+        gain: how many times as fast the loop (loader, without a step) is with prepared images.
     """
 
     subject: str
@@ -286,7 +286,7 @@ def measure_parts(make: Callable[[Timing], int], seconds: float) -> dict[str, fl
     """Make samples for about `seconds`, and return the seconds that a sample takes, by part.
 
     Args:
-        make: makes a batch and returns its number of samples. It gets a Timing, to which a dataset that measures itself adds.
+        make: makes a batch and returns its number of samples. It gets a Timing; a dataset that times itself adds to it.
     """
     with _one_thread(), _clock() as clocked:
         make(Timing())  # opens files and imports modules
@@ -385,7 +385,7 @@ def examine(
     if path is None and loader is None:
         raise ValueError("there is nothing to measure: give a store, a folder of images, or --loader MODULE:FUNCTION")
     if loader is not None and (batch_size or workers is not None or (path is None and (size or crop))):
-        raise ValueError("with --loader, leave out --batch-size and --workers; give PATH for --size and --crop")
+        raise ValueError("with --loader, leave out --batch-size and --workers; --size and --crop need a PATH")
     step = None if model is None else _call(model, "--model")
     own, workers = None if loader is None else _call(loader, "--loader"), available_cores() if workers is None else workers
     stored = path is not None and is_store(Path(path))

@@ -117,7 +117,7 @@ def tree_cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def settle() -> None:
-    """Wait, at most 5 s, until the descendants of this process are idle: what one contestant does ahead must not slow the next."""
+    """Wait, at most 5 s, until the descendants of this process are idle: prefetching by one contestant must not slow the next."""
     end, before = time.monotonic() + 5, -1.0
     while (now := tree_cpu_s(tree()[1:])) != before and time.monotonic() < end:
         before = now

@@ -95,7 +95,7 @@ def our_loader(task: Workload, dataset: Any, workers: int) -> Start:
 
 
 class _Bare(IterableDataset[int]):
-    """Makes batches of each worker's share without end, and yields only their numbers of images."""
+    """Endlessly makes batches of each worker's share, and yields only each batch's image count."""
 
     def __init__(self, task: Workload) -> None:
         self.dataset, self.batch_size = task.dataset(), task.batch_size
@@ -110,7 +110,7 @@ class _Bare(IterableDataset[int]):
 
 
 def decode_limit(task: Workload, processes: int) -> AbstractContextManager[Measure]:
-    """Start processes that make images but hand over only how many, and yield their Measure."""
+    """Start processes that make images but return only the count, and yield their Measure."""
     options: Any = {"num_workers": processes, "prefetch_factor": AHEAD, "worker_init_fn": quiet_worker}
     return streamed(partial(DataLoader[Any], _Bare(task), None, **options), int)
 
@@ -164,7 +164,7 @@ def run_bench(
 ) -> list[str]:
     """Measure as `fastdata bench --help` says, and return the lines of a table, whose first contestant is the limit.
 
-    Rates are shares of the limit in the same round, times the limit, since clock rates change meanwhile.
+    Rates are ratios to the limit in the same round, times its median rate, since clock rates change.
     """
     task, cores = find_task(os.fspath(store), size, crop, batch_size), available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})

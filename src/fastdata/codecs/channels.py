@@ -23,7 +23,7 @@ FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 class Header(ABC):
     """The header of an image file. Height and width are as stored, before `orientation` (as in EXIF).
 
-    deep: whether it may have more than 8 bits, of which `pixels` returns 8. pixel_bytes: the most bytes that a decoded pixel takes.
+    deep: whether it may have more bits than the 8 that `pixels` returns. pixel_bytes: the most bytes that a decoded pixel takes.
     """
 
     format: str

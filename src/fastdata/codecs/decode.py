@@ -53,8 +53,8 @@ class SourceImage:
         Args:
             at_least: upright (height, width). A JPEG may be scaled by 1/2, 1/4 or 1/8 if both sides stay that large; (0, 0): never.
             gray: return Rec. 601 luma.
-            bits: 8 for uint8, 16 for uint16. From 16 to 8 bits, values become round(x / 257); from 8 to 16, x * 257. Files of
-                more than 8 bits, of which only 8 can be read, are rejected for 16.
+            bits: 8 for uint8, 16 for uint16. From 16 to 8 bits, values become round(x / 257); from 8 to 16, x * 257. With
+                16, files of more than 8 bits are rejected if only 8 can be read.
             scratch: memory of `decode_buffer` for decoding a JPEG. If it is large enough, the result may be a view of it.
         """
         header = self.header

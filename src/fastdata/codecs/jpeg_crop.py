@@ -60,7 +60,7 @@ class Region(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The header that follows the index, in two parts without height and width between them, and the size of a cell in pixels."""
+    """The header after the index, as the parts before and after height and width, and the size of a cell in pixels."""
 
     head: tuple[bytes, bytes]
     height: int
@@ -89,7 +89,7 @@ def find_cells(
 ) -> Cells | None:
     """Return the fewest cells that decode, inside the box, to exactly the pixels of the whole JPEG.
 
-    Return None if the whole has to be decoded: there is no index, or the index, the box or `of`, the (height, width) of the image,
+    Return None if the whole has to be decoded: there is no index, or the index, the box or `of` (the image's height and width)
     does not fit the file. exact: False if the decoder repeats colour samples instead of interpolating them: fewer cells suffice.
     """
     index = read_index(data)
@@ -165,7 +165,7 @@ class JpegBatch(NamedTuple):
 def jpeg_batches(
     records: Sequence[bytes | memoryview], sizes: Sequence[Shape], windows: Sequence[Window]
 ) -> tuple[list[JpegBatch], list[int]]:
-    """Group JPEG records of which a part is needed into batches. Also return the indices of the records to decode alone.
+    """Group JPEG records into batches if only a part is needed. Also return the indices of the records to decode alone.
 
     records: JPEGs; records with the index of docs/format.md can be batched. sizes: the (height, width) that each should have.
     windows: the part of each that is needed; may be empty.

@@ -30,7 +30,7 @@ BUFFER_ALIGNMENT, BUFFER_OFFSET = 64, 40  # a decode buffer begins at BUFFER_OFF
 
 
 def restart_interval(width: int, mcu: int) -> int:
-    """Return the MCUs of a cell: the smallest divisor of a row of MCUs (16 pixels wide, in grey 8) that makes 16 pixels or more."""
+    """Return the MCUs per cell: the smallest divisor of the MCUs in a row (16 pixels wide, 8 in grey) that spans 16+ pixels."""
     row = -(-width // mcu)
     return next((n for n in range(1, row + 1) if row % n == 0 and n * mcu >= MIN_CELL), 1)
 
@@ -122,7 +122,7 @@ def _unpack(packed: bytes) -> Array | None:
 def decode_buffer(size: int) -> Array:
     """Return new memory to decode a JPEG into, uint8 [size], whose address is 40 modulo 64.
 
-    If a row begins at a multiple of 32, libjpeg-turbo (simd/x86_64/jdcolext-avx2.asm) writes pixels around the cache, and the next
+    If a row begins at a multiple of 32, libjpeg-turbo (simd/x86_64/jdcolext-avx2.asm) bypasses the cache on writing, and the next
     reader waits for memory: decoding and resizing take a quarter longer. Allocators return any multiple of 16.
     """
     memory: Array = np.empty(size + BUFFER_ALIGNMENT, np.uint8)

@@ -137,7 +137,7 @@ def extra(module: str, package: str, what: str) -> ModuleType:
 
 @contextmanager
 def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
-    """Make Pillow strict: it warns of nothing, limits only the size of first frames, and does not fill in what a file lacks.
+    """Make Pillow strict: it gives no warnings, limits only the size of first frames, and does not fill in missing data.
 
     The settings are global, so one thread has them at a time. Any exception inside becomes a CodecError.
     """
@@ -229,8 +229,8 @@ def _extra_samples(tags: Mapping[int, Any]) -> tuple[int, ...]:
 def read_tiff(data: bytes) -> Header:
     """Read the header of the first picture, and check the tags before anything is decoded.
 
-    Pillow keeps 8 bits of 16-bit colours, does not invert 16 bits, and mistakes planes. libtiff leaves strips black that a file
-    does not name.
+    Pillow keeps 8 bits of 16-bit colours, does not invert 16 bits, and misreads planes. In libtiff, strips that a file omits
+    stay black.
     """
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
@@ -265,7 +265,7 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> Header:
     )
     if not colors or misread:
         kind = f"{samples} samples of {bits} bits, photometric interpretation {photometric} and compression {compression}"
-        raise unsupported(f"TIFF with {kind}, or planes of less than 8 bits, or a thumbnail first")
+        raise unsupported(f"TIFF with {kind}, planes of less than 8 bits, or a leading thumbnail")
     _check_pieces(tags, len(data), samples, bits, planar)
     misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
     by_tifffile = misread_planes or (bits == 16 and (samples > 1 or photometric != BLACK_IS_0))

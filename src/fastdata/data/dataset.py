@@ -35,7 +35,7 @@ class Timing:
 
 
 class Fixed:
-    """A base that refuses to set again one of its FIXED attributes, which were used when the object was made."""
+    """A base that forbids setting its FIXED attributes again, as they were used when the object was made."""
 
     FIXED: Collection[str]
 
@@ -195,7 +195,7 @@ class SlotDataset(RowsDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Any, Any]:
-        """Return the samples and targets of a batch for the Loader. Targets are int64 [n], float32 [n, columns] or large ones.
+        """Return a batch's samples and targets for the Loader. Targets are int64 [n], float32 [n, columns] or `large_targets`.
 
         Args:
             indices: of the samples, int64 [n].

@@ -33,7 +33,7 @@ class InMemoryRecords:
         sizes: bytes of each record, int64 [n].
         read: returns a record's bytes by its number, as any buffer. Called from several threads.
         unit: what a progress bar counts.
-        key: identifies the records, so that all processes of this machine share them. By default this process and its children.
+        key: identifies the records that all processes of this machine share. By default, only this process and its children do.
 
     Attributes:
         ends: 0, and where each record ends in the memory; int64 [n + 1].

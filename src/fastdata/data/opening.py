@@ -48,12 +48,12 @@ class RAMDataset:
         targets: for a list of files: int classes [n], or float vectors [n, columns]; by default -1 for each.
         options: arguments of the dataset that reads from disk. `size` may be several stored sizes of images; the first is read
             until `with_size`, or a Loader's `schedule`, chooses another. Columns stay on disk.
-        decoded: for images: keep pixels instead of compressed bytes, for many times the memory and no decoding.
+        decoded: for images: keep pixels instead of compressed bytes: no decoding, but many times the memory.
         masks: for images: False reads a store with masks as images with their labels, or -1 without labels.
         max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same.
         shared: hold a store once for all processes of this user on this machine, such as the 8 ranks of torchrun: the
-            first one reads it, the others wait and attach, and the memory stays until the last of them ends. False: each process
-            has a copy for itself and its children, as has one with a list of files.
+            first one reads it, the others wait and attach, and the memory stays until the last of them ends. False, or a list of
+            files: each process has a copy for itself and its children.
 
     Raises:
         StoreError: there is no such store, or it does not fit into free memory (a container's limit included).

@@ -78,7 +78,7 @@ def uniforms(seed: int, epoch: int, ids: Array, draws: int) -> Array:
 
 
 def seeds_for_user_code(seed: int, epoch: int, ids: Any, view: int = 0) -> list[int]:
-    """Return a seed of 64 bits for each sample's crop `view`, for users' code and its own generators."""
+    """Return a 64-bit seed for view number `view` of each sample, for users' code and its generators."""
     ids = np.asarray(ids).astype(np.uint64)
     words = philox((ids & LOW, ids >> SHIFT, LOOSE_STREAM - view, seed >> 32), (seed & 0xFFFFFFFF, epoch))
     return (words[0] << SHIFT | words[1]).tolist()  # type: ignore[no-any-return]

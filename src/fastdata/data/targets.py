@@ -21,7 +21,7 @@ class Item(tuple[Any, Any]):
     and JSON. By itself it would stack lists that happen to have the same length, and fail for others.
 
     Attributes:
-        batching: how the target is batched: "ragged", "list", or a dtype; of a dict, for each name.
+        batching: how the target is batched: "ragged", "list", or a dtype; for a dict, one per name.
     """
 
     batching: str | Mapping[str, str]

@@ -35,7 +35,7 @@ class UserTransform:
     - torchvision or timm, if it is not a module, or contains a ToTensor: a PIL image;
     - any other callable: what its first parameter is annotated with, torch.Tensor or PIL.Image.Image; else an array [H, W, C].
 
-    It may return an array [H, W, C], a tensor [C, H, W], a PIL image or, if it takes one, an array [C, H, W] (timm's ToNumpy).
+    It may return a PIL image, a tensor [C, H, W], an array [H, W, C] or, if it takes PIL images, [C, H, W] (timm's ToNumpy).
     """
 
     def __init__(self, transform: Callable[..., Any]) -> None:

@@ -75,7 +75,7 @@ class Augment(nn.Module):
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
             found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(
-                f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize, and of several images "
+                f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize, and several images "
                 "one at a time, as augment(batch[0][NAME], batch.ids, batch.position[0])"
             )
         if len(ids) != len(images):
@@ -109,7 +109,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         options = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
         name = func._schema.name.removeprefix("aten::")
         if name not in DRAWN:
-            raise TypeError(f"the transform draws by torch's {name}, but Augment knows only {', '.join(DRAWN)}: leave it out")
+            raise TypeError(f"the transform uses torch's {name}, but Augment knows only {', '.join(DRAWN)}: leave it out")
         if name == "randperm":  # one row, because it belongs to no sample
             order = self._uniform(torch.empty(1, *args, device=options.get("device"))).argsort()[0]
             return order.to(options.get("dtype") or torch.int64)
@@ -122,7 +122,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
             found = f"{list(out.shape)} for {count} samples"
-            raise TypeError(f"the transform draws {found}, but Augment needs one row for each sample, or one for all: leave it out")
+            raise TypeError(f"the transform draws a tensor {found}, but Augment needs one row per sample, or for all: leave it out")
         rows = self._keys if length == count else self._common
         self._draws += 1
         rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)

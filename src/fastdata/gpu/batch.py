@@ -103,7 +103,7 @@ class _Rows(NamedTuple):
 
 
 class _WithRows:
-    """The attributes of a batch, for each container of its items."""
+    """The attributes of a batch, whether it is a tuple or a dict."""
 
     valid: int | None
     ids: Any
@@ -141,8 +141,8 @@ class _WithRows:
 class Batch(_WithRows, tuple[Any, ...]):
     """The tuple that a Loader yields. It unpacks as `images, targets = batch`. A batch with names is a MappingBatch.
 
-    The attributes survive `.to`, copying, pickling, and mapping a function that keeps the number of rows over the batch as a
-    pytree, as torchvision's transforms do. A new Batch has them too if at least one of its items is the same tensor.
+    The attributes survive `.to`, copying, pickling, and pytree maps that keep the number of rows, as in torchvision's
+    transforms. A new Batch gets them too if it holds a tensor of the old one.
 
     Attributes:
         valid: number of real rows. It is less than the number of rows only at the end of an epoch over several ranks.

@@ -27,7 +27,7 @@ class NextToken(nn.Module):
     another document's last token.
 
     Args:
-        ignore_index: the target where there is none.
+        ignore_index: the target for a missing token.
     """
 
     def __init__(self, ignore_index: int = -100) -> None:

@@ -58,7 +58,7 @@ class Copier:
 
     Args:
         device: the target; "cuda" is the GPU that is current now.
-        pin: copy through page-locked memory what is not page-locked. Without it, the host waits for such copies.
+        pin: copy pageable tensors through page-locked memory. Without it, the host waits for such copies.
     """
 
     def __init__(self, device: str | torch.device, *, pin: bool = True) -> None:

@@ -29,8 +29,8 @@ class GPUNormalize(nn.Module):
         mean: one number per channel, or one for all channels, in units of x / max_value; at most 1 if `max_value` is None.
         std: the same, above 0.
         dtype: dtype of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
-        max_value: the code that means 1.0. Default: 255 for uint8 and 65535 for uint16 input. Use 4095 for 12 bits, and 1 for mean
-            and std in code units.
+        max_value: the x that means 1.0. Default: 255 for uint8 and 65535 for uint16 input. Use 4095 for 12 bits, and 1 for mean
+            and std in units of x.
 
     Examples:
         >>> normalize = GPUNormalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], dtype=torch.bfloat16)
@@ -63,7 +63,7 @@ class GPUNormalize(nn.Module):
             raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
         if max_value is None and max(*self.mean, *self.std) > 1:
             found = f"mean is {self.mean} and std {self.std}, but pixels are first scaled to 0 to 1"
-            raise ValueError(f"{found}: pass max_value=1 if both are for pixels of 0 to 255, or 255 if for pixels of 0 to 1")
+            raise ValueError(f"{found}: pass max_value=1 if both are for pixels of 0 to 255, or max_value=255 if for 0 to 1")
         self.channels = max(channels, default=None)
         self.dtype = dtype
         self.max_value = max_value

@@ -118,7 +118,7 @@ class RandomResizedCrop(Crop):
         antialias: average the pixels that a smaller output would skip, as torchvision does by default; False is faster where a crop
             shrinks, but aliases.
         interpolation: "bilinear", or "bicubic", which is sharper and slower.
-        fast: use libjpeg-turbo's faster transform and chroma upsampling, about 1 code off on average, up to 80 at chroma edges.
+        fast: use libjpeg-turbo's faster transform and chroma upsampling: errors average about 1, and reach 80 at chroma edges.
     """
 
     _: KW_ONLY
@@ -178,7 +178,7 @@ def MultiCrop(
 ) -> tuple[RandomResizedCrop, ...]:
     """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones. Give it to a dataset as `crop`.
 
-    The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), which adds
+    The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), except its
     `interpolation="bicubic"`. `scale` is for global, `local_scale` for local views; all take RandomResizedCrop's other `options`.
 
     Examples:
@@ -207,7 +207,7 @@ class CenterCrop(_Cut):
 
     Args:
         size: (height, width) of the output, or one number for both; for arrays, one number for each axis, or one for all.
-        resize: what the short side of the image becomes first, as by torchvision.transforms.Resize, or None. Not for arrays.
+        resize: first resize the short side to this, as torchvision.transforms.Resize does, or None. Not for arrays.
         fast: as for RandomResizedCrop.
     """
 

@@ -64,7 +64,7 @@ class Fields:
         if min_visible and not any(column.geometry == "xyxy" for column in read):
             raise ValueError(
                 f"min_visible is {min_visible}, but {', '.join(wanted)} of {images.location} have no boxes: fastdata-prep "
-                "stores them with --coco, --yolo, or from a table --fields NAME:xyxy (or xywh, cxcywh)"
+                "stores them with --coco, --yolo, or --fields NAME:xyxy (or xywh, cxcywh) for a table"
             )
         return cls(names if isinstance(names, str) else wanted, min_visible, read)
 
@@ -161,7 +161,7 @@ class ImageDataset(SlotDataset):
         targets: labels, numpy int64 [n] or float32 [n, columns], in the order of this dataset, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
         views: a View for each image of a sample; `has_views`: whether samples are tuples of images.
-        crop, hflip, vflip, transform: as for LMDBDataset. A Loader's next batch uses a new value.
+        crop, hflip, vflip, transform: as for LMDBDataset. Changes apply to a Loader's next batch.
     """
 
     def __init__(
@@ -395,7 +395,7 @@ class ImageDataset(SlotDataset):
         given = [one if isinstance(one, View) else View(one) for one in (crop if isinstance(crop, tuple) else [crop])]
         views = tuple(view.filled(hflip=hflip, vflip=vflip, transform=transform) for view in given)
         if not views:
-            raise ValueError("crop is an empty list, but must have a crop for each view; None: the whole image")
+            raise ValueError("crop is an empty list: give a crop for each view, or None for the whole image")
         follower = "its mask" if self._masks is not None else self._fields and self._fields.geometric
         follower = follower or (f"the others of its sample ({', '.join(self.images)})" if self.images else None)
         if follower and (several or views[0].transform is not None):
@@ -442,7 +442,7 @@ class LMDBDataset(ImageDataset):
     Args:
         path: a store made by `fastdata-prep`; a folder, or a URL.
         size: the stored size to read, or None for the largest.
-        crop: RandomResizedCrop, RandomScaleCrop, CenterCrop, RandomCrop, Resize, your own Crop, or None for all of it. A list,
+        crop: RandomResizedCrop, RandomScaleCrop, CenterCrop, RandomCrop, Resize, your own Crop, or None for no crop. A list,
             or a MultiCrop, makes several views of each image: a sample's image is then a tuple, with random numbers and flips of
             its own for each view. `View` gives a view its own flips and transform.
         hflip, vflip: probability of a flip.
@@ -456,8 +456,8 @@ class LMDBDataset(ImageDataset):
             (x1, y1, x2, y2) and keypoints (x, y, visibility) are in pixels of the emitted image: they follow its resize, crop and
             flips. Boxes are clipped to it; keypoints outside of it become (0, 0, 0), and "left_..." and "right_..." change places
             in a mirror image.
-        min_visible: the share of a box that must lie in the emitted image; other instances, and all whose boxes lie outside of
-            it, are dropped from all columns that describe them.
+        min_visible: the share of a box that must lie in the emitted image; instances with a smaller share, or none,
+            are dropped from all columns that describe them.
         images: for a store with several images a sample: those to emit. One name gives the image alone; several give a dict; None:
             all of them, as a dict.
         cache, cache_size, storage: for a URL, such as s3://bucket/photos.fds: the folder for shards on a local disk, the most bytes
@@ -506,9 +506,9 @@ class MaskDataset(ImageDataset):
     Args:
         path, size, hflip, vflip, images, cache, cache_size, storage: as for LMDBDataset.
         crop: a crop, or None for the whole image.
-        ignore_index: the class of pixels outside the image, where a crop is padded. Default: 255, or 65535 for uint16. If
-            the masks have two or more other classes, class 255 is void, as in public data sets. Else pixels of the default class
-            are an error: pass the default if a loss is to ignore them, or a number that is no class.
+        ignore_index: the class of pixels outside the image, where a crop is padded. Default: 255, or 65535 for uint16. Class
+            255 is void, as in public data sets, if the masks have two or more others. Otherwise pixels of the default class
+            are an error: pass the default if a loss is to ignore them, else a number that is no class.
 
     Raises:
         StoreError, FormatError: as for LMDBDataset, or the store has no masks.

@@ -133,7 +133,7 @@ def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
     lower = [ending.lower() for ending in endings.values()]
     for name, ending in endings.items():
         if lower.count(ending.lower()) > 1 or len(ending) > MAX_ENDING:
-            raise StoreError(f"column {name} cannot be in a tar: its name is too long, or equals another but for the case")
+            raise StoreError(f"column {name} cannot be in a tar: its name is too long, or equals another, ignoring case")
     return endings
 
 
@@ -163,8 +163,8 @@ def _rows(store: Store, variant: Variant, out: Path) -> Iterator[dict[str, Any]]
         for k in range(len(rows)):
             yield {name: values[k] for name, values in found.items()}
     if lost:
-        lie = "lie outside of their images, as --resize crop left these" if lost > 1 else "lies outside of its image"
-        warn_user(f"export to {out}: left out {number_of(lost, 'box')} that {lie}, with the same instances in other columns")
+        lie = "lie outside of their images after --resize crop" if lost > 1 else "lies outside of its image"
+        warn_user(f"export to {out}: left out {number_of(lost, 'box')} that {lie}, and the same instances in other columns")
 
 
 def read_columns(store: Store, variant: Variant, rows: Array) -> tuple[dict[str, Any], int]:

@@ -38,7 +38,7 @@ class Placement:
 def layout(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Array, Array, Array]:
     """Return the (height, width) to resize images of these sides to, and the corner and the sides of the stored part; int64 [n, 2].
 
-    size: the length of the side that `mode`, the option `--resize`, names; the other rounds down, as in torchvision's Resize.
+    size: the length of the side that `mode` (option `--resize`) names; the other is rounded down, as in torchvision's Resize.
     None: every image keeps its sides. upscale: whether smaller images are enlarged; "stretch" decides for each side by itself.
     """
     resized = sides = sides.astype(np.int64)
@@ -55,7 +55,7 @@ def layout(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple
 
 
 def placement(store: Store, variant: Variant, rows: Array, files: Array) -> tuple[Placement, Array]:
-    """Return where points of files of these sides lie in their images, and the images' sizes, (width, height), float64 [n, 2]."""
+    """Return where points of files with the sides `files` lie in the images, and the images' (width, height), float64 [n, 2]."""
     options = store.manifest.options
     resized, corner, stored = layout(files, variant.size, options["resize"], upscale=options["upscale"])
     if any((store.field(variant, side)[rows] != stored[:, k]).any() for k, side in enumerate(("height", "width"))):
@@ -66,7 +66,7 @@ def placement(store: Store, variant: Variant, rows: Array, files: Array) -> tupl
 def move_columns(
     columns: Sequence[Column], values: dict[str, Any], placed: Placement, sizes: Array, min_visible: float = 0.0
 ) -> int:
-    """Move the boxes and keypoints among values of columns, by name. Instances whose boxes are gone leave their whole group.
+    """Move the boxes and keypoints among values of columns, by name. Drop instances whose boxes are gone from their group.
 
     Areas of instances change as those of their boxes do. Return the number of boxes that were dropped.
     """

@@ -223,7 +223,7 @@ def resize(image: Array, shape: Shape) -> Array:
 
 
 def _average(image: Array, shape: Shape) -> Array:
-    """Average pixel areas: exactly where a side keeps its size or shrinks to half or less, within two codes elsewhere.
+    """Average pixel areas: exactly where a side keeps its size or shrinks to half or less, to within 2 elsewhere.
 
     OpenCV's area filter takes about as long as decoding a JPEG. So an image is sampled twice per side by the bilinear filter and
     the samples are averaged, or it is blurred first if it hardly shrinks (benchmarks/LOG.md).
@@ -260,7 +260,7 @@ def read_palette(path: StrPath) -> tuple[tuple[Color, ...], tuple[str, ...]]:
             continue
         if len(numbers) != 3 or max(numbers) > 255 or (*numbers,) in found:
             what = f"{path}, line {number}: {line.strip()!r:.80}"
-            raise PrepError(f"{what} is not red, green, blue (0 to 255, no colour twice) and a name")
+            raise PrepError(f"{what} must be red, green, blue (0 to 255, no colour twice), a name")
         found[numbers[0], numbers[1], numbers[2]] = " ".join(cell for cell in cells if not cell.isdigit()) or str(len(found))
     if not found:
         raise PrepError(f"the palette {path} has no line of red, green, blue and a name")
@@ -268,7 +268,7 @@ def read_palette(path: StrPath) -> tuple[tuple[Color, ...], tuple[str, ...]]:
 
 
 def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> Array:
-    """Return the class of each pixel of a PNG, uint8 or uint16 [H, W]: of its colour in the table, else its grey value or index."""
+    """Return each pixel's class in a PNG, uint8 or uint16 [H, W]: its colour's index in the table, else its grey value or index."""
     if recipe.colors:
         color, _ = split_alpha(_header(data, max_pixels).pixels(data))  # alpha is no class
         values = _class_numbers(to_channels(color, gray=False), recipe.colors)

@@ -24,8 +24,8 @@ KERNELS = {"bilinear": (bilinear, bilinear_averaged), "bicubic": (bicubic, bicub
 def resample(pixels: Array, box: Box, out: Array, *, antialias: bool, interpolation: str = "bilinear") -> None:
     """Resize the box (top, left, height, width) of `pixels`, [h, w, C], into `out`, [H, W, C], of the same dtype, uint8 or uint16.
 
-    With `antialias`, sides that shrink are averaged with a filter as wide as what they skip. This is Pillow's BILINEAR or BICUBIC
-    except for rounding, a code or rarely two: torch's uint8 kernels have Pillow's arithmetic, vectorised.
+    With `antialias`, sides that shrink are averaged with a filter that spans skipped pixels. This is Pillow's BILINEAR or BICUBIC
+    except for rounding, by 1 or rarely 2: torch's uint8 kernels have Pillow's arithmetic, vectorised.
     """
     y, x, height, width = box
     top, left, bottom, right = math.floor(y), math.floor(x), math.ceil(y + height), math.ceil(x + width)
@@ -50,7 +50,7 @@ def resample_part(
 ) -> None:
     """Resize a whole image, and write the part of the result that begins at `start`, (row, column), to `out`, [H, W, C].
 
-    pixels: of the image from `corner`, (row, column), on. rate: how many pixels of the image each new one spans, down and across.
+    pixels: the image from `corner`, (row, column), on. rate: how many pixels of the image each new one spans, down and across.
     """
     (height, width), channels = out.shape[:2], pixels.shape[2]
     if rate == (1, 1):

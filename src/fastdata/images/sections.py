@@ -42,7 +42,7 @@ class Masks(Entry, frozen=True):
     def outside(self, ignore_index: int | None, dtype: Any) -> int:
         """Return the class of pixels outside an image: the user's `ignore_index`, or the largest that a mask of this dtype holds.
 
-        Raise ValueError if a mask cannot hold it, or if it is the default and pixels have it that may be meant to be learnt.
+        Raise ValueError if a mask cannot hold it, or if it is the default and may also be a real class of some pixels.
         """
         largest, pixels = int(np.iinfo(dtype).max), self.by_class
         chosen = largest if ignore_index is None else ignore_index
@@ -51,7 +51,7 @@ class Masks(Entry, frozen=True):
         void = chosen == VOID and len(pixels.keys() - {chosen}) > 1 and len(self.names) <= VOID
         if ignore_index is None and pixels.get(chosen) and not void:
             raise ValueError(
-                f"{pixels[chosen]} pixels of the masks have class {chosen}, the default ignore_index of pixels outside "
+                f"{pixels[chosen]} pixels of the masks have class {chosen}, which by default marks pixels outside "
                 f"of an image: give ignore_index={chosen} if a loss is to ignore them, or a number that is no class"
             )
         return chosen

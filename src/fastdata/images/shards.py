@@ -65,7 +65,7 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
 
 
 def _with_files(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> Iterable[Source]:
-    """Return the sources of a task in order. The bytes of sources in object storage are on their way before."""
+    """Return the sources of a task in order. Sources in object storage are read ahead."""
     roots = [to_path(root) for root in job.plan.roots]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources

@@ -78,7 +78,7 @@ class View:
     __repr__ = Crop.__repr__
 
     def filled(self, **defaults: Any) -> View:
-        """Return the view, with `hflip`, `vflip` and `transform` where it has none of its own."""
+        """Return the view, with these `hflip`, `vflip` and `transform` where it has none."""
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     @cached_property
@@ -326,7 +326,7 @@ def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[in
 
 
 def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Timing) -> Iterator[tuple[int, Region | None]]:
-    """Yield the number of each window, in any order, and a region that contains it, or None if it is empty."""
+    """Yield each window's number, in any order, and a region that contains it, or None for an empty window."""
     with _scratch_memory() as scratch:
         batches, alone, records = list[JpegBatch](), list(range(len(rows))), list[memoryview]()
         if images.indexed:
@@ -362,7 +362,7 @@ def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Tim
 
 
 class _Scratch:
-    """Flat memory that grows. A fresh array for each image would cost more in page faults than another core gains."""
+    """Flat memory that grows. With new arrays for each image, page faults would cost more than another core gains."""
 
     memory: Array = np.empty(0, np.uint8)
 

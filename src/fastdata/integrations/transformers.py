@@ -30,13 +30,13 @@ class LoaderMixin:
         strategy, drops = getattr(self.args, "train_sampling_strategy", "random"), self.args.dataloader_drop_last
         if (is_training and strategy != "random") or (drops and not dataset.drop_last):
             raise ValueError(
-                f"train_sampling_strategy is {strategy!r} and dataloader_drop_last {drops}, but a Loader has an order of its own: "
-                "leave them out, and give it drop_last=True or a batch_sampler"
+                f"train_sampling_strategy is {strategy!r} and dataloader_drop_last {drops}, but a Loader has its own order: "
+                "leave both out; give the Loader drop_last=True or a batch_sampler"
             )
         return (_Training if is_training else _Inputs)(dataset, self)
 
     def prediction_step(self: Any, *args: Any, **options: Any) -> Any:
-        """Make the Trainer's own step. Average its loss over ranks, since the Trainer repeats it by rows of the last batch."""
+        """Run the Trainer's own step. Average its loss over ranks, since the Trainer repeats it by rows of the last batch."""
         loss, *outputs = super().prediction_step(*args, **options)  # type: ignore[misc]
         if loss is not None and isinstance(self.accelerator.gradient_state.active_dataloader, _Inputs):
             loss = self.accelerator.reduce(loss, "mean")

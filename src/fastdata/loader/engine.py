@@ -13,7 +13,7 @@ from fastdata.loader.slots import Slots
 
 
 class Engine(Protocol):
-    """Makes batches in the order of its `Requests`, until an error or `close` ends it. The methods suit one without processes."""
+    """Makes batches in the order of its `Requests`, until an error or `close`. The defaults suit an engine without processes."""
 
     slots: Slots | None = None
 

@@ -101,8 +101,7 @@ class LoaderPosition:
         while True:
             if this_pass != self.passes:
                 raise LoaderError(
-                    "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a "
-                    "time"
+                    "this pass was ended by a new pass, set_epoch or load_state_dict: a loader delivers one pass at a time"
                 )
             if self.consumed >= self.requests.counts.epoch_stop:
                 break

@@ -76,7 +76,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Describes the batch beside it: of a SlotDataset, (arrays outside the slot, targets), with None for targets in an array.
+    """Describes the batch sent with it; a SlotDataset's is (arrays outside the slot, targets or, if they are an array, None).
 
     Attributes:
         request: the request it answers.
@@ -165,7 +165,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
 
 
 class _Pickled:
-    """Data pickled before it enters a queue, whose thread would lose the error of data that cannot be pickled."""
+    """Data pickled before it enters a queue: the queue's thread would lose an error in pickling."""
 
     def __init__(self, data: Any) -> None:
         self._bytes = bytes(ForkingPickler.dumps(data))
@@ -175,7 +175,7 @@ class _Pickled:
 
 
 def _wrap_error(error: BaseException) -> ExceptionWrapper:
-    """Wrap an error for another process, as a LoaderError if its class cannot be pickled, or would end that process."""
+    """Wrap an error for another process. Use LoaderError for a class that cannot be pickled or would end it."""
     try:
         known = isinstance(error, Exception) and bool(pickle.dumps(type(error)))
     except Exception:  # noqa: BLE001  whatever a user's class does

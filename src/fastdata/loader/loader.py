@@ -40,7 +40,7 @@ class Loader(Fixed):
     """Batches of a dataset, made ahead in worker processes.
 
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
-    [B, columns]. It carries `.valid`, the number of real rows (at the end of an epoch over several ranks the last row may repeat a
+    [B, columns]. The tuple has `.valid`, how many rows are real (at the end of an epoch on several ranks the last row may repeat a
     sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
     A dataset with several crops yields a tuple of images; of several images a sample, a dict of them. With `fields`, targets are
     what LMDBDataset says; a MaskDataset yields masks [B, H, W], a TokenDataset one tensor [B, block_size + 1]. Other datasets yield
@@ -58,14 +58,14 @@ class Loader(Fixed):
         dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset. torch's Subset and ConcatDataset of fastdata's
             datasets are turned into fastdata's own, which are faster.
         batch_size: samples per batch and rank, as in torch.
-        global_batch_size: samples per batch over all ranks, to resume on another number of them. If they do not divide it, some
-            ranks repeat a sample in each batch, and `batch.valid` says so.
+        global_batch_size: samples per batch over all ranks, to resume on another number of ranks. If that does not divide it,
+            some repeat a sample in each batch, and `batch.valid` says so.
         shuffle: draw a new order each epoch.
         order: "full" shuffles all samples together. "interleaved" uses few shards of the store at a time (docs/loader.md), for
             stores on slow disks and behind a cache. Default: "interleaved" for a store behind a cache, else "full".
         sampler: yields this rank's indices, as any torch Sampler. If its `set_epoch` sets its `epoch`, the Loader sets each epoch,
             or follows a program that sets one; other samplers are left to the program. The Loader seeds torch's default generator
-            by (seed, epoch) for it, but no generator that it owns. Its indices are drawn when a pass begins.
+            by (seed, epoch), but no generator of the sampler. Its indices are drawn when a pass begins.
         batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; otherwise like `sampler`.
         collate_fn: makes a batch of a list of items, for other datasets than fastdata's. Default: torch's default_collate.
         batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
@@ -78,8 +78,8 @@ class Loader(Fixed):
         prefetch_factor: batches that each worker makes ahead.
         device_prefetch: the most batches that are copied to the device ahead of the consumer.
         pin_memory: page-lock the batches; by default if the device is a GPU.
-        backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; only pixels
-            differ, by a code or two.
+        backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; only pixel
+            values differ, by 1 or 2.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, read this size and crop to this side.
         split: divide the samples among the ranks. False: deliver every sample, for instance to one rank that evaluates.
         rank, world_size: found by default at `len` and `iter`: from torch.distributed if it is initialized, else from RANK and
@@ -89,8 +89,8 @@ class Loader(Fixed):
         ValueError: an argument is wrong.
         MissingExtraError: backend is "dali", and DALI is not installed.
         LoaderError: while iterating, a batch cannot be made, or a worker died; torch.distributed contradicts the environment,
-            or WORLD_SIZE is above 1 and nothing says which rank this is; ranks differ in data, seed, order, epoch or length, or
-            their samplers do not.
+            or WORLD_SIZE is above 1 and the rank is unknown; ranks differ in data, seed, order, epoch or length, or
+            samplers drew the same indices.
     """
 
     FIXED = frozenset(("dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "prefetch_factor"))

@@ -46,7 +46,7 @@ def permute(positions: Array, n: Any, bits: Any, keys: Array) -> Array:
 
 
 def _feistel(x: Array, bits: Any, keys: Array) -> Array:
-    """Map numbers of `bits` bits one to one. The halves may differ by a bit; an even number of rounds restores their positions.
+    """Map numbers of `bits` bits one to one. Halves may differ by 1 in width; an even number of rounds restores their places.
 
     bits: an int, or one for each number; then there is a column of keys for each, too.
     """
@@ -186,7 +186,7 @@ class RankShard:
     blocks: bool = False
 
     def positions(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
-        """Return this rank's positions in [start, stop), whole global batches or a smaller one, and how many of each are real."""
+        """Return this rank's positions in [start, stop) (whole batches, or a smaller one), and how many of each are real."""
         size = min(batch, stop - start)
         rows = -(-size // self.world_size)
         k = np.arange(rows)

@@ -20,7 +20,7 @@ WAITS = (
     "waits for the other ranks at the first pass of a Loader: iterate over it on every rank, or give split=False to a Loader that "
     "some ranks use by themselves"
 )
-SAME_SAMPLES = "gives each of the {} ranks the same samples: use a DistributedSampler, or none: the Loader then splits the samples"
+SAME_SAMPLES = "gives each of the {} ranks the same samples: use a DistributedSampler, or no sampler: the Loader then splits them"
 
 
 @dataclass
@@ -90,9 +90,9 @@ class Ranks:
             values = [each.get(name) for each in states]
             if len(set(values)) > 1:
                 raise LoaderError(
-                    f"{name} is {', '.join(map(str, values))} on the ranks of torch.distributed, but has to be the same on all: "
+                    f"{name} is {', '.join(map(str, values))} on the ranks of torch.distributed, but must be the same on all: "
                     "give their Loaders the same arguments, or split=False for a Loader that some ranks use by themselves "
-                    "(dataset: a checksum of its stores, subset, classes and targets)"
+                    "(dataset is a checksum of its stores, subset, classes and targets)"
                 )
         if drawn is not None and drawn[0] > 1 and all(each["drawn"] == drawn for each in states):
             raise LoaderError(f"the sampler {SAME_SAMPLES.format(len(states))}. split=False lets each rank read all of them")

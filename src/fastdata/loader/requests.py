@@ -24,11 +24,11 @@ BATCHES_AHEAD = 256  # of a sampler, whose list is drawn at once
 
 
 class Requests:
-    """Requests of all epochs, without a gap: the first batches of an epoch are made while the last of the one before are consumed.
+    """Requests of all epochs, without a gap: an epoch's first batches are made while the previous epoch's last are consumed.
 
     Args:
         sampling: what decides the batches: an order of the samples, or a sampler, and the sizes to read.
-        shard: this rank's share of it.
+        shard: this rank's share.
 
     Attributes:
         slots: where each request takes a slot from, or None.
@@ -70,7 +70,7 @@ class Requests:
         }
 
     def rows(self) -> int:
-        """Return the most samples in a batch; with a batch sampler, in a batch of this epoch. Larger batches are copied."""
+        """Return the most samples in a batch; with a batch sampler, in this epoch. Later, larger batches are copied."""
         if self._sampler is not None:
             return max(len(indices) for indices, _ in self._drawn(self._sampler))
         return -(-min(self.counts.global_batch_size, self.counts.epoch_stop) // self.shard.world_size)
@@ -87,7 +87,7 @@ class Requests:
         return next(size for first, size in reversed(self.sizes) if first <= epoch)
 
     def _chunk(self, epoch: int, start: int) -> tuple[Array, int, int]:
-        """Return some thousand of this rank's samples of an epoch, and the epoch and the position after them."""
+        """Return thousands of this rank's samples of an epoch, and the epoch and the position after them."""
         if start >= self.counts.epoch_stop:
             epoch, start = epoch + 1, 0
         if self._sampler is not None:

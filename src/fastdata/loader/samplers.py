@@ -53,7 +53,7 @@ class UserSampler:
         self.drawn = 0, 0  # how many indices, and their checksum
 
     def epoch_set(self) -> int | None:
-        """Return the epoch that the program has set on the sampler since the last call, or None; a Loader's own does not count."""
+        """Return the epoch that the program (not a Loader) has set on the sampler since the last call, or None."""
         epochs = self._epochs
         epoch: Any = getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
         if hasattr(epoch, "__index__") and epoch != epochs.last:

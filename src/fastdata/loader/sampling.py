@@ -42,7 +42,7 @@ def whole(name: str, value: Any, least: int = 0, most: float = float("inf")) -> 
 
 
 def read_schedule(schedule: Mapping[int, Any] | None, dataset: Any) -> list[tuple[int, Size]]:
-    """Return pairs of an epoch and the size from then on, of a user's {epoch: stored size, or (stored size, crop)}, checked."""
+    """Check a user's {epoch: stored size, or (stored size, crop)}. Return pairs of an epoch and the size from then on."""
     sizes = {0: Size()}
     for epoch, value in (schedule or {}).items():
         sizes[epoch] = Size(*value) if isinstance(value, tuple | list) and len(value) <= 2 else Size(value)
@@ -142,7 +142,7 @@ class Sampling:
         if total % ranks and shard.rank == 0:
             warn_user(
                 f"global_batch_size is {total}, which {ranks} ranks do not divide: each gets batches of {-(-total // ranks)}, "
-                "and some repeat a sample in each. fastdata's Trainer leaves repeated rows out; in your own loop, use the first "
+                "where some ranks repeat a sample. fastdata's Trainer leaves repeated rows out; in your own loop, use the first "
                 "batch.valid rows, and weight the loss of each rank by this number"
             )
         if sampler is not None:

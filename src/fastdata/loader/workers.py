@@ -40,7 +40,7 @@ def _on_cpu() -> AbstractContextManager[Any]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until a fork is done, in which a hook of Python could lose it, or it could end a worker or leave one running."""
+    """Delay Ctrl-C until a fork is done: a hook of Python could lose it, or it could end a worker or leave one running."""
     handler = signal.getsignal(signal.SIGINT)
     received = list[int]()
     if not callable(handler) or threading.current_thread() is not threading.main_thread():  # no handler runs here
@@ -164,7 +164,7 @@ class Workers(Engine):
                 self._warned = True
                 pids = [worker.pid for worker in workers_of(self._batches)]
                 warn_user(
-                    f"no batch has come for {PATIENCE_S:.0f} s: the workers {pids} make it, or wait for storage or for a lock; "
+                    f"no batch has come for {PATIENCE_S:.0f} s: the workers {pids} are busy, or wait for storage or a lock; "
                     f"py-spy dump --pid {pids[0]} shows where. Locks that threads held when workers were forked stay locked: start "
                     "the Loader before such threads, or call torch.multiprocessing.set_start_method('forkserver') first"
                 )
@@ -197,7 +197,7 @@ class Workers(Engine):
         return isinstance(error, OSError | EOFError) and not self.alive(within=1)
 
     def alive(self, within: float = 0) -> bool:
-        """Return whether no worker has ended, or ends within so many seconds: its connections break a moment earlier."""
+        """Return whether no worker has ended, or ends within so many seconds: a dying one's connections break first."""
         return not wait([worker.sentinel for worker in workers_of(self._batches)], within)
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """The result of a task: `shards` of the plan are its own, `made` of them by this run."""
+    """A task's result: it has `shards` of the plan's shards; this run made `made`."""
 
     shards: int = 0
     made: int = 0
@@ -171,8 +171,7 @@ def summarize(
 
 
 def finished_shards(work: PrepareRun, shards: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return the shards finished by this plan, with files of the recorded sizes: how many inputs were kept, and
-    rejected.
+    """Return how many inputs were kept and rejected in each shard that this plan finished, with files of the recorded sizes.
 
     A table is published after its files were flushed, so it can be trusted after a power failure too.
     """

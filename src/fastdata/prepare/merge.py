@@ -46,7 +46,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
         _check_alike(opened[0], other)
     root = Path(on_disk(out, "stores are merged")).absolute()
     if inside := next((store.path for store in opened if store.path in (root, *root.parents)), None):
-        raise PrepError(f"OUT {root} is, or lies inside of, {inside}, which is merged: choose another name")
+        raise PrepError(f"OUT {root} is or lies in {inside}, one of the merged stores: choose another name")
     with claimed(root):
         if is_store(root) or not is_settled(root):
             raise PrepError(f"OUT {root} is a store already: choose another name, or remove it")
@@ -69,7 +69,7 @@ def _check_alike(first: Store, other: Store) -> None:
     few, many = sorted((one.labels.names, two.labels.names), key=len)
     if one.labels.kind != two.labels.kind or few != many[: len(few)] or (one.labels.kind == "vector" and few != many):
         raise PrepError(
-            f"{first.path} and {other.path} have other labels, or classes in another order: prepare {other.path} with --classes "
+            f"{first.path} and {other.path} differ in labels, or in the order of classes: prepare {other.path} with --classes "
             f"{first.path}, or both with one list of names"
         )
 

@@ -42,8 +42,8 @@ CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 class Plan:
     """The sources, and how to make a store of them.
 
-    `options` is a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes, its `unit` that of
-    progress, "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
+    `options` is a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes; `unit` measures
+    progress: "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
     """
 
     options: Any
@@ -193,7 +193,7 @@ def _versions(libraries: Iterable[str]) -> dict[str, str]:
 def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
     """Raise a PrepError if this machine would make other bytes than the plan means, or the inputs are not there.
 
-    inputs: whether the inputs are read here; if not, only versions of libraries count, which write the store's tables.
+    inputs: whether inputs are read here; if not, only versions of libraries count, as they write the store's tables.
     """
     plan, host = work.plan, socket.gethostname()
     planned = {**plan.libraries, **(plan.machine if inputs else {})}
@@ -206,9 +206,7 @@ def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
         )
     for root in map(to_path, plan.roots if inputs else ()):
         if isinstance(root, Path) and not (root.is_dir() and (root.samefile(".") or any(root.iterdir()))):
-            raise PrepError(
-                f"{root}, where the plan of {work.store} has its inputs, is not there, or empty, on {host}: mount it there"
-            )
+            raise PrepError(f"{root}, the inputs of the plan of {work.store}, is missing or empty on {host}: mount it there")
 
 
 # What has changed
@@ -305,8 +303,8 @@ def _checked(path: Path, total: str) -> bytes:
         data, why = b"", lacking(error) or str(error.strerror)
     if xxhash.xxh3_128_hexdigest(data) != total:
         raise PrepError(
-            f"{path} cannot be used: {why}; unless another fastdata-prep has made a store there, plan again with the same SOURCE "
-            "and options (finished shards are kept)"
+            f"{path} cannot be used: {why}; plan again with the same SOURCE and options (finished shards are kept), unless "
+            "another fastdata-prep has made a store there"
         )
     return data
 

@@ -55,23 +55,23 @@ def prep(
 ) -> Summary:
     """Make a store of images, arrays or text. After an interruption, the same call continues the run.
 
-    Of a source with splits, such as a folder with train/ and val/ or a table with a column `split`, it makes a store for each, with
+    A source with splits, such as a folder with train/ and val/ or a table with a column `split`, becomes a store per split, with
     the classes of train: photos-train.fds and photos-val.fds. The summary is that of train; its `splits` has all by name.
 
     Args:
         source: the inputs.
             Images: a folder (one folder per class, or flat); a table of paths and labels; archives (WebDataset tars, Parquet,
-            .arrow, MDS, LitData), several as "shards-{000..099}.tar"; or a Python sequence, or "module:function", which returns
-            one: of arrays or tensors (uint8 or uint16, [H, W] or [H, W, 3]), Pillow images, bytes or paths of image files, of
-            (image, label) pairs or dicts of these, such as a dataset of torchvision or of Hugging Face; or a DataFrame of paths.
-            What `module:function` returns, and what pickles to less than 64 MB, is read by each worker, else by this process.
+            .arrow, MDS, LitData), several as "shards-{000..099}.tar"; or a Python sequence of arrays or
+            tensors (uint8 or uint16, [H, W] or [H, W, 3]), Pillow images, bytes or paths of image files, or (image, label) pairs or
+            dicts of these, such as a dataset of torchvision or of Hugging Face; a DataFrame of paths; "module:function", which
+            returns one of these. Workers read its result, and what pickles to less than 64 MB; this process reads the rest.
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
             Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; also .gz, .zst.
         out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds, to which it is copied from a
             temporary folder. Default: the source's name + ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents.
         workers: number of processes. Default: one per core.
-        overwrite: replace the store that is there, once the new one is whole, or an unfinished one. Not for a URL.
+        overwrite: replace an unfinished store, or a finished one once the new one is whole. Not for a URL.
         timeout: seconds after which an input is considered to hang its decoder.
         engine: what runs the workers: "local", this machine, or "ray", the Ray cluster that RAY_ADDRESS names, else a new one on
             this machine; its nodes share the disk of OUT.
@@ -245,7 +245,7 @@ def _make_missing(
 ) -> dict[int, tuple[int, int]]:
     """Make the unfinished shards among `shards`, by `run_shards` or another engine. Return the shards that were finished before.
 
-    show: show the progress on stderr, in the log of a job as a line every few seconds.
+    show: show the progress on stderr; in the log of a job, a line every few seconds.
     """
     before = finished_shards(work, shards)
     missing = [k for k in shards if k not in before]

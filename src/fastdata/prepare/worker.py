@@ -175,7 +175,7 @@ def make_shard(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> tu
 
 
 def _check_unchanged(job: PrepareRun, task: ShardTask) -> None:
-    """Raise a PrepError if a file of which inputs are parts was replaced after these were listed."""
+    """Raise a PrepError if a file that contains inputs was replaced after they were listed."""
     root, names = to_path(job.plan.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
     for name, stamp in zip(names, stamps_of([root / name for name in names]), strict=True):
         if stamp != tuple(job.plan.stamps[name]):

@@ -147,7 +147,7 @@ class Bucket:
                 raise ValueError(f"an option of storage is wrong ({', '.join(map(str, storage))}): {str(error)[:300]}") from None
 
     def _key(self, path: str) -> str:
-        """Return the key of an object below the URL, which is text."""
+        """Return the key of an object below the URL, as text."""
         return f"{self._prefix}/{path}".strip("/")
 
     def stamp(self, path: str) -> tuple[int, str]:
@@ -157,7 +157,7 @@ class Bucket:
             return int(found["size"]), found["e_tag"] or str(found["last_modified"])
 
     def read(self, path: str, *, twice: bool = False) -> bytes:
-        """Return an object. Without TLS, its bytes come again until their MD5 is in its ETag, or two answers are equal.
+        """Return an object. Without TLS, read it again until its MD5 matches the ETag, or two answers are equal.
 
         twice: answers are also compared if the ETag is no MD5.
         """
@@ -199,7 +199,7 @@ class Bucket:
             list(pool.map(copy, range(0, size, RANGE)))
 
     def fetch(self, path: str, size: int, xxh3_128: str, descriptor: int) -> None:
-        """Write an object to the beginning of an empty file, again until it has this checksum, or "" without one."""
+        """Write an object to the beginning of an empty file, again until it has this checksum ("" for none)."""
         if not xxh3_128:
             os.pwrite(descriptor, self.read(path, twice=True), 0)
             return
@@ -230,7 +230,7 @@ class Bucket:
                     time.sleep(2**attempt / 20)
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
+        """Yield the path below the URL, and the size in bytes, of each object below a folder."""
         with self._explained(prefix):
             for batch in self._api.list(self._store, self._key(prefix) or None, chunk_size=1000):
                 for found in batch:

@@ -69,7 +69,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def map_number(path: Path, flags: int = OPENING) -> memoryview:
-    """Return a number in a file, which all processes share that map it; int64 [1]."""
+    """Return a number in a file, shared by all processes that map it; int64 [1]."""
     descriptor = os.open(path, os.O_RDWR | flags, 0o666)
     try:
         if os.fstat(descriptor).st_size < 8:
@@ -103,9 +103,9 @@ class ShardCache:
             raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from error
 
     def begin(self, file: RemoteFile, next_use: NextUse, use: float = -1.0) -> int | None:
-        """Make room for a file, and return the descriptor of one of its size, which `fill` takes, or None if there is no room yet.
+        """Make room for a file, and return the descriptor of a new one of its size for `fill`, or None if there is no room yet.
 
-        Shards with the latest next use are evicted first, but none that is used before this one (`use`). Other files take no room.
+        Shards with the latest next use are evicted first, but none that is used before this one (`use`). Only shards take room.
 
         Raises:
             FileExistsError, BlockingIOError: the file is there, or is being written.

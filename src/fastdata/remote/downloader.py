@@ -35,7 +35,7 @@ INF = float("inf")
 
 
 class Reader(NamedTuple):
-    """A store that a process reads, as its file says: see `Session`. file: locked by the process."""
+    """A store that a process reads. file: describes it, written and locked by its `Session`."""
 
     file: BinaryIO
     url: str
@@ -159,7 +159,7 @@ class Downloader:
         return True
 
     def _serve(self, name: str, request: FileRequest, ended: dict[Path, Future[None]], now: float) -> None:
-        """Begin to download the files of a request, and again if they were evicted; report an error, and forget them."""
+        """Begin to download a request's files, again if they were evicted. Report an error, and forget the files."""
         try:
             for file in request.files:
                 path = self._cache.folder / file.path
@@ -168,9 +168,9 @@ class Downloader:
                 if now >= self._room and not self._begin(self._bucket(request.reader), file):
                     self._room, self._room_ahead = now + ROOM_S[0], now + ROOM_S[1]
                     if now > request.end:
-                        limit, what = self._cache.limit, f"the cache {self._cache.folder} is full of shards that readers use"
+                        limit, what = self._cache.limit, f"the cache {self._cache.folder} is full of shards in use"
                         why = f"cache_size is {limit}: make it larger, if the disk has room" if limit else "the disk is full"
-                        raise StoreError(f"{what}, and one needs {file.bytes} bytes; {why}")
+                        raise StoreError(f"{what}, and another needs {file.bytes} bytes; {why}")
         except Exception as error:  # noqa: BLE001  the reader waits, whatever happens
             why = "the disk is full" if getattr(error, "errno", 0) == errno.ENOSPC else lacking(error) or repr(error)
             message = str(error) if isinstance(error, FastDataError) else f"the cache {self._cache.folder} cannot be filled: {why}"

@@ -116,7 +116,7 @@ class Session:
             write_whole(Path(f"{stem}{REQUEST}"), json.dumps(files).encode())
             self._wait([self._cache / file.path for file in files], Path(f"{stem}{ERROR}"))
         except OSError as error:
-            raise RemoteError(f"the downloader of {self._cache} cannot be asked: {lacking(error) or error}") from error
+            raise RemoteError(f"cannot reach the downloader of {self._cache}: {lacking(error) or error}") from error
         finally:
             remove_files(self.process, stem)
 
@@ -131,7 +131,7 @@ class Session:
                 starts += _start_downloader(self._cache, self._folder)
                 if starts > STARTS:
                     log = self._folder / LOG
-                    raise RemoteError(f"the downloader of {self._cache} ended {STARTS} times while it was asked; {log} may say why")
+                    raise RemoteError(f"the downloader of {self._cache} ended {STARTS} times during a request; {log} may say why")
             time.sleep(POLL_S)
 
 
@@ -168,7 +168,7 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
 
 
 class RemoteStore(StoreLocation):
-    """A store in object storage. A cache holds all of the store but its shards, and shards when they are needed.
+    """A store in object storage. A cache holds all its files but the shards, which are fetched when needed.
 
     limit: the most bytes of shards in the cache, or None for what the disk has.
     root: the folder of the store's other files, or None to copy them into the cache now.
@@ -348,8 +348,8 @@ class ScheduleWriter:
 
     Args:
         uses: returns what a dataset reads of remote stores for the samples of an epoch.
-        chunk: returns this rank's samples of an epoch from a position on, some ten thousand, and the epoch and the position after
-            them; no samples: they are not known yet.
+        chunk: returns some ten thousand of this rank's samples from a position on, or none while they are unknown, and the epoch
+            and the position after them.
     """
 
     def __init__(self, uses: Callable[[int, Array], Sequence[Use]], chunk: Callable[[int, int], tuple[Array, int, int]]) -> None:
@@ -394,7 +394,7 @@ class ScheduleWriter:
 
 
 class _ScheduleFile:
-    """The planned reads of one store by one Loader, written for its downloader. The files go with the object."""
+    """One Loader's planned reads of one store, in files for its downloader that are removed with this object."""
 
     def __init__(self, store: RemoteStore) -> None:
         self._store, self._session = store, store.session  # whose files are removed with it
@@ -404,7 +404,7 @@ class _ScheduleFile:
         weakref.finalize(self, remove_files, os.getpid(), stem)
 
     def add(self, variant: str, samples: Array, shards: Array, gap: int) -> None:
-        """Add the shards of some samples, each as one stretch, which joins the one before unless that is `gap` samples behind."""
+        """Add each shard of some samples as a stretch, joined to the shard's last one if that is under `gap` samples before."""
         numbers, first = np.unique(shards, return_index=True)
         last = len(shards) - 1 - np.unique(shards[::-1], return_index=True)[1]
         for number, *stretch in np.stack([numbers, samples[first], samples[last]], axis=1).tolist():

@@ -103,7 +103,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     if len(unlisted) == len(inputs.sources):
         first = file.images[0].file_name if file.images else "nothing"
         names = f"its first file_name is {first}, the first image is {inputs.sources[0].name}"
-        raise PrepError(f"--coco {path} lists none of the images in SOURCE, which file_name is relative to: {names}")
+        raise PrepError(f"--coco {path} lists none of the images in SOURCE; file_name is relative to it: {names}")
     sources.extend(annotated(source, (), "not-annotated") for source in unlisted)
     return with_annotations(inputs, fields, sources, _coco_notes(file, absent, sum(map(len, annotations.values())), empty))
 
@@ -183,7 +183,7 @@ class _Dataset(Struct):
 
     def __post_init__(self) -> None:
         if isinstance(self.names, dict) and sorted(self.names) != [*range(len(self.names))]:
-            raise ValueError("names must be a list of names, or one for each number from 0 on")
+            raise ValueError("names must be a list of names, or map 0, 1, 2, ... to names")
         (points, dims), names = self.kpt_shape, self.points
         if points < 0 or dims not in (2, 3):
             raise ValueError(f"kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
@@ -206,7 +206,7 @@ class _Dataset(Struct):
 def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     """Return the images with the annotations of YOLO's files as fields. Values are fractions, which a worker turns into pixels."""
     if not folder.is_dir():
-        raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
+        raise PrepError(f"--yolo {folder} must be a folder with a .txt file for each image, of the same name")
     walk = Walk(folder)
     names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
     index = FileIndex(Source(name, -1, -1) for name in names if name.rpartition("/")[2] not in CLASS_FILES)
@@ -312,7 +312,7 @@ def _object(words: list[str], dataset: _Dataset) -> _Object:
         x, y, width, height = values[:4]
         return [x - width / 2, y - height / 2, x + width / 2, y + height / 2], int(category), values[4:], False
     if len(values) < 6 or len(values) % 2:
-        known = "class x_center y_center width height, a polygon, or with keypoints, if data.yaml has kpt_shape"
+        known = "class x_center y_center width height, or class polygon; keypoints need data.yaml's kpt_shape"
         raise ValueError(f"{len(words)} numbers, but a line is {known}")
     xs, ys = values[::2], values[1::2]
     return [min(xs), min(ys), max(xs), max(ys)], int(category), [], True

@@ -111,7 +111,7 @@ def _columns(schema: Any, path: AnyPath, options: LabelOptions, chosen: Sequence
     images = image_columns(schema)
     images = images if len(images) == 1 else [name for name in images if name in ("image", "img")]
     if len(images) != 1:
-        named = f"{', '.join(able)}: call the one to prepare image" if able else "none: TableDataset reads tables without images"
+        named = f"{', '.join(able)}: rename one of them to image" if able else "none: TableDataset reads tables without images"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed; there are {named}")
     classes = [name for name, feature in _features(schema).items() if feature.get("_type") == "ClassLabel"]
     label = choose_label(schema.names, options.column, path, classes)

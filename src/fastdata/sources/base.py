@@ -59,7 +59,7 @@ _open_binary = methodcaller("open", "rb")
 
 
 def open_once(path: AnyPath, opener: Callable[[AnyPath], Any], key: str = "") -> Any:
-    """Open an archive, which has a method `close`; or return the last one opened, if it has the same key, or else the same file."""
+    """Open an archive, which has a method `close`; or return the last one if its path and key (or else its file) are unchanged."""
     stamp = opener, path, key or state_of(path)
     if not _cached or _cached[0][0] != stamp:
         release()
@@ -167,7 +167,7 @@ def function_of(source: StrPath) -> re.Match[str] | None:
 def expand(source: StrPath) -> list[AnyPath]:
     """Return the files that a path or a pattern stands for. A path that exists is never a pattern.
 
-    Braces expand in the order of their numbers, and must all exist; `*`, `?` and `[...]` expand in the order of the names.
+    Braces expand in order of their numbers, each to existing files; `*`, `?` and `[...]` expand in the order of the names.
     """
     from braceexpand import braceexpand
 

@@ -97,7 +97,7 @@ def with_fields(inputs: SourceList, fields: Sequence[Field], source: StrPath) ->
     kinds = {source.locator[0] if source.locator else "" for source in inputs.sources}
     for field in fields:
         if not kinds <= ({"", "tar"} if field.ending else {"parquet", "arrow"}):
-            what = "members: NAME=ENDING are files next to the images, or members of a tar" if field.ending else NO_COLUMNS
+            what = "members: NAME=ENDING takes files next to images, or members of a tar" if field.ending else NO_COLUMNS
             raise field_error(field, f"SOURCE {source} has no such {what}")
     endings = [field.ending for field in fields if field.ending]
     if kinds == {""}:
@@ -401,14 +401,14 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise CodecError(f"lists with boxes or keypoints need equal lengths: {said}; else make them json", "bad-field")
+        raise CodecError(f"lists with boxes or keypoints need equal lengths: {said}; or use type json", "bad-field")
     height, width = size
     sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)
     for k, field in enumerate(fields):
         if field.column == SOURCE_SIZE:
             if values[k] is not None and tuple(values[k]) != size:
                 annotated = f"its annotations are of {values[k][1]} x {values[k][0]} pixels"
-                raise CodecError(f"{annotated}, but upright it has {width} x {height}", "annotated-size")
+                raise CodecError(f"{annotated}, but it is {width} x {height} upright", "annotated-size")
             out[k] = size
         elif field.layout == "xy":
             out[k] = values[k] * (width, height, 1) if field.fractions else values[k]

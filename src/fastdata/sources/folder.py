@@ -184,7 +184,7 @@ class FileIndex:
         often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(self._files))]
         if len(often) > 1 and "" not in often:
             added = listed(sorted(often))
-            raise PrepError(f"--masks holds more than one mask for an image: their names add {added}; give those of one kind only")
+            raise PrepError(f"--masks holds more than one mask for an image, with suffixes {added}; give those of one kind only")
         return own, min(often, default="")
 
     def _added(self, stems: Container[str]) -> Counter[str]:

@@ -83,7 +83,7 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     kind, file = getattr(sources[0], "locator", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         instead = "prepare it with --order listed, export the store (fastdata export), and prepare the export with --order shuffled"
-        raise PrepError(f"shuffled inputs of {file} would each unpack a large piece: {instead}")
+        raise PrepError(f"shuffling {file} would unpack a large piece per input: {instead}")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
     return sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable"))
 

@@ -46,13 +46,13 @@ def encode_labels(
 ) -> tuple[Labels, Encode]:
     """Return the meaning of labels (docs/inputs.md), and a function that returns a value's label, and its problem or "".
 
-    type: "folders": text is sorted as names, even digits; "numbers": float32 targets. names: the classes that the source gives
+    type: "folders": digits are names too, sorted as text; "numbers": float32 targets. names: the classes that the source gives
     for whole numbers, or the names of a target's numbers. by: what the labels were read from, for messages.
     """
     by = by or "the source"
     if type == "numbers":
         if classes is not None:
-            raise PrepError("--classes numbers classes, but --regression asks for numbers to predict: give one of them")
+            raise PrepError("--classes is for classes, but --regression asks for numbers to predict: give one of them")
         return _encode_numbers(values, names, by)
     clean = partial(_clean, by)
     used = dict.fromkeys(map(clean, values))
@@ -62,7 +62,7 @@ def encode_labels(
         used = dict.fromkeys(value for value in used if value not in below)
     if not used:
         if classes is not None:
-            raise NoClassesError(f"--classes numbers classes, but the inputs of {by} have no labels")
+            raise NoClassesError(f"--classes is for classes, but the inputs of {by} have no labels")
         return Labels("none"), lambda value: (-1, "")
     if len({isinstance(value, str) for value in used}) > 1:
         whole, text = (next(repr(value) for value in used if isinstance(value, kind)) for kind in (int, str))
@@ -75,7 +75,7 @@ def encode_labels(
     number = {form(name): k for form in (str.strip, nfc) for k, name in enumerate(order)}
     found = {value: number.get(nfc(name), -1) for value, name in named.items()}
     if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
-        has = f"it has {len(order)} classes: {', '.join(order[:5])}"
+        has = f"--classes has {len(order)}: {', '.join(order[:5])}"
         raise UnknownClassError(f"{by} has classes that --classes does not have: {', '.join(unknown[:5])}; {has}")
 
     def encode(value: Value) -> tuple[Label, str]:
@@ -135,7 +135,7 @@ def _name(value: object, names: Sequence[str], by: str) -> str:
 
 
 def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str, ...]:
-    """Return the names of all classes in their order. whole: class numbers stay what they are."""
+    """Return the names of all classes in their order. whole: integers are the class numbers."""
     texts = named.values()
     if whole and {*texts} <= {*BOOLEANS}:
         return BOOLEANS
@@ -144,7 +144,7 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
             limit = f"{MAX_CLASS}, or {CLASSES_PER_USED_CLASS} times the number in use"
             found = f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur"
-            raise PrepError(f"{found}. Beyond {limit}, list the names: --classes FILE, or a store")
+            raise PrepError(f"{found}. Beyond {limit}, name them with --classes FILE or STORE")
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
     if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):
@@ -178,7 +178,7 @@ def _target(value: Value, by: str) -> tuple[float, ...] | None:
     if None in cells:
         return None
     if odd := [cell for cell in cells if isinstance(cell, str) and not is_number(cell)]:
-        raise PrepError(f"--regression: {by} holds {odd[0]!r}, which is no number; classes are named by --label-column")
+        raise PrepError(f"--regression: {by} holds {odd[0]!r}, which is no number; for classes, use --label-column")
     return tuple(map(float, cells))
 
 
@@ -223,7 +223,7 @@ def with_pattern(inputs: SourceList, options: LabelOptions) -> SourceList:
 def with_labels(
     inputs: SourceList, values: Values, options: LabelOptions, *, type: Type = "values", names: Sequence[str] = (), by: str = ""
 ) -> SourceList:
-    """Return the inputs with the labels of these values, one for each, as the options ask; names, by: see `encode_labels`."""
+    """Return the inputs, each labelled with its value as the options ask; names, by: see `encode_labels`."""
     type, names = ("numbers", names or options.regression) if options.regression else (type, names)
     if options.no_labels:
         labels, encode = encode_labels((), type)

@@ -16,7 +16,7 @@ LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "c
 
 
 def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
-    """Return the first column with the first of these names, in any case, or "" if there is none."""
+    """Return the first column that has the earliest of these names, in any case, or "" for none."""
     lower = {str(column).lower(): column for column in reversed([*columns])}
     return next((lower[name] for name in names if name in lower), "")
 
@@ -72,7 +72,7 @@ class LabelOptions:
         if self.label_from is not None and (self.labels is not None or self.label_column is not None or self.regression):
             raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
         if self.label_column is not None and self.regression:
-            raise ValueError("--label-column names classes, and --regression numbers to predict: give one of them")
+            raise ValueError("use --label-column for classes or --regression for numbers to predict, not both")
 
     @property
     def column(self) -> str:

@@ -130,7 +130,7 @@ def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
 def _view_columns(
     source: Any, names: Sequence[Any], features: Mapping[str, Any], label_column: str, fields: Sequence[str]
 ) -> Items:
-    """View a DataFrame, or by its features a dataset of Hugging Face, whose images stay encoded unless a format is set."""
+    """View a DataFrame, or a Hugging Face dataset by its features; its images stay encoded unless a format is set."""
     if len({*names}) < len(names):
         raise PrepError(f"source has two columns of one name: {', '.join(map(str, names))}")
     known = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
@@ -260,7 +260,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fiel
 
 
 def _field(source: Any, name: str, index: int) -> Any:
-    """Return a value of an item that is a dict, as JSON has it."""
+    """Return one value of a dict item, as JSON has it."""
     try:
         return json.loads(json.dumps(source[index][name], default=lambda value: value.tolist()))
     except Exception as error:
@@ -364,7 +364,7 @@ def _pickled(source: Any) -> bytes:
 
 @contextmanager
 def _served(items: Items, path: Path) -> Iterator[None]:
-    """Let other processes read the items, one at a time, by threads of this one. path: of a socket, in a private folder."""
+    """Serve the items to other processes, one at a time, from threads here. path: of the socket, in a private folder."""
     lock, ended = threading.Lock(), threading.Event()
 
     def answer(connection: Connection) -> None:

@@ -37,7 +37,7 @@ read = read_range
 
 
 def read_index(path: AnyPath) -> dict[str, Any]:
-    """Read index.json; return {} if it is from neither package."""
+    """Read index.json; return {} unless it is MDS or LitData."""
     index = read_json(path / INDEX)
     known = isinstance(index, dict) and (isinstance(index.get("shards"), list) or {"chunks", "config"} <= index.keys())
     return index if known else {}
@@ -84,7 +84,7 @@ def _table(path: AnyPath, archive: str, file: _StreamedFile, wanted: str) -> Tab
     if len(images) != 1:
         listed = ", ".join(f"{name} ({encoding})" for name, encoding in columns.items())
         needed = f"one column of image files (jpeg, png, bytes), or one called image, is needed; there are {listed}"
-        raise PrepError(f"{path.parent}: {needed}. For others, prepare the package's dataset: fastdata.prep(dataset, OUT)")
+        raise PrepError(f"{path.parent}: {needed}. For others, prepare a StreamingDataset: fastdata.prep(dataset, OUT)")
     able = [name for name in columns if columns[name] in (*NUMBERS, "str")]
     pair = [name for name in able if name == PAIR_LABEL]
     label = choose_label(able, wanted, f"{path.parent}, among those of numbers and texts,", pair)

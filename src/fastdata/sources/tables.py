@@ -61,7 +61,7 @@ class PathTable:
 
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
-    """Return whether a source is a file of paths. A Parquet is one if it holds no images and a column has the name of paths."""
+    """Return whether a source is a file of paths. A Parquet is one if it holds no images, but a column named as in PATHS."""
     ending = path.suffix.lower()
     if ending != PARQUET or not path.is_file():
         return ending in (".csv", ".tsv", *JSONL) and path.is_file()
@@ -223,7 +223,7 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
 
 
 def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
-    """Return the inputs with the labels of a table, unless its columns are all fields; and with `fields`, columns of it."""
+    """Return the inputs with the labels of a table, if a column is left for them, and with its columns `fields`."""
     table = _read(path, options, fields)
     if len(splits := sorted(set(_splits(table)))) > 1:
         each = f"prepare each by itself, with {path} as SOURCE, and --root {inputs.root} --split {splits[0]}"
@@ -266,7 +266,7 @@ def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[s
 
 
 def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Packed[Source]:
-    """Return the inputs. Where one is missing, take the file in its folder that its name means."""
+    """Return the inputs, a missing one replaced by the file in its folder that `_match` finds."""
     folders, meant = defaultdict[str, list[str]](list), dict[str, str]()
     for source in sources:
         if source.problem == "missing":

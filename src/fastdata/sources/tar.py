@@ -148,7 +148,7 @@ def _input(
 
 
 def _file(tar: str, member: Member | None) -> list[Source]:
-    """Return a member as an input, or nothing without one."""
+    """Return a list: the member as an input, if any."""
     if member is None:
         return []
     return [Source(f"{tar}/{member.name}", -1, member.size, member.problem, locator=("tar", tar, member.offset, member.size))]

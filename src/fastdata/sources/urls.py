@@ -64,7 +64,7 @@ class Client:
         return any(f"{url}/".startswith(f"{folder}/") for folder in self._listed)
 
     def listing(self, folder: str) -> dict[str, int]:
-        """Return the size of each file or FOLDER, by name, in a folder. Everything below it is listed unless it is known."""
+        """Map each name in a folder to its size, or to FOLDER. Everything below the folder is listed unless it is known."""
         if not self._is_listed(folder) and scheme(folder) not in WITHOUT_LISTS:
             bucket, key = self.at(folder)
             below = f"{key}/" if key else ""
@@ -102,7 +102,7 @@ class Client:
             self._sizes.update(zip(new, self.pool.map(self._ask_size, new), strict=True))
 
     def size(self, url: str, *, folders: bool = False) -> int | None:
-        """Return the size of an object, FOLDER for a folder (if not yet listed, only with `folders`), or None."""
+        """Return an object's size, FOLDER for a folder, or None. folders: list it if it may be a folder."""
         if url in self._folders:
             return FOLDER
         if self._is_listed(url):
@@ -176,7 +176,7 @@ def reading_urls(storage: Storage | None = None) -> Iterator[None]:
 
 
 def waiting() -> AbstractContextManager[None]:
-    """Return a context for waiting for another process: in a worker, the clock of the timeout stands still in it."""
+    """Return a context in which to wait for another process: it stops the clock of a worker's timeout."""
     return _client().waiting()
 
 
@@ -229,7 +229,7 @@ class UrlPath(PurePosixPath):
     absolute = resolve
 
     def _find(self, *, folders: bool = True) -> int | None:
-        """Return the size of an object, FOLDER for a folder, or None for neither, or without the right to look."""
+        """Return the size of an object, FOLDER for a folder, or None if there is neither or access is denied."""
         try:
             return _client().size(str(self), folders=folders)
         except RemoteError as error:
@@ -316,7 +316,7 @@ def to_path(where: StrPath) -> AnyPath:
 
 
 def explain_missing(path: AnyPath) -> str:
-    """Return a hint for a path that does not exist: that its server cannot list folders, or forbids to look."""
+    """Return a hint on why a path does not exist: its server cannot list folders, or denies access."""
     if scheme(str(path)) in WITHOUT_LISTS:
         instead = "give a tar, tars as 'shards-{000..099}.tar', a Parquet file, or a table of URLs"
         return f"; {scheme(str(path))}:// does not list folders: {instead}"
@@ -337,7 +337,7 @@ def look_at_all(root: AnyPath, names: Iterable[str]) -> None:
 
 
 def read_ahead(items: Iterable[tuple[T, Iterable[AnyPath], int]]) -> Iterator[T]:
-    """Yield items that come with the paths of their files and a size in bytes, and ask for the objects of the next items."""
+    """Yield the items of (item, paths of its files, size in bytes), while requesting the objects of the next ones."""
     queue, client, rest = deque[tuple[T, list[str], int]](), _client(), iter(items)
     while True:
         while len(queue) < MAX_AHEAD and sum(size for _, _, size in queue) < MAX_AHEAD_BYTES:

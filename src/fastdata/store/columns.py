@@ -100,7 +100,7 @@ def mirror_order(names: Sequence[str]) -> list[int]:
 
 
 class Lists(NamedTuple):
-    """Lists of different lengths: all their items, [total, ...], and where each begins, and the last ends, int64 [n + 1]."""
+    """Lists of different lengths: their items, [total, ...], where each list begins, and the last end, int64 [n + 1]."""
 
     values: Array
     offsets: Array
@@ -120,7 +120,7 @@ class Lists(NamedTuple):
 
 
 def save_values(columns: Sequence[Column], rows: Sequence[Sequence[Any]], path: Path) -> FileSum:
-    """Write the values of a shard's samples, a row for each, to a file for `join_columns`, which is not flushed to disk."""
+    """Write the values of a shard's samples, a row for each, to a file for `join_columns`, without flushing it to disk."""
     arrays = dict[str, Any]()
     for k, column in enumerate(columns):
         values = [row[k] for row in rows]
@@ -179,7 +179,7 @@ def write_column(root: Path, column: Column, values: Iterable[Array], lengths: S
 
 
 class ColumnReader:
-    """A column of a store at `root` with so many samples, memory-mapped.
+    """A column, memory-mapped, of a store at `root` with `samples` rows.
 
     Raises:
         FormatError: if a file is damaged or does not fit.

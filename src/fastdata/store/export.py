@@ -26,14 +26,14 @@ def export(
     tick: Callable[[int], None] = lambda n: None,
     **options: Any,
 ) -> int:
-    """Write a store as files that other programs read, and return the number of samples; for tokens, of files.
+    """Write a store as files that other programs read, and return the number of samples (of files for tokens).
 
     Args:
         out: a folder that is empty or does not exist.
         to: one of the kind's `exports`, or None for the first.
         size: the size of the variant, or None for the largest.
         tick: called with 1 for each sample.
-        options: of one format, as `OPTIONS` lists them, or None for the default.
+        options: those in `OPTIONS` for one format, or None for the default.
 
     Raises:
         StoreError: the files cannot be written, or the format cannot hold the samples.

@@ -37,7 +37,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class Entry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a manifest, which msgspec reads: it has the keys and types of the class, and no other."""
+    """A part of a manifest. When reading it, msgspec accepts only the keys and types of the class."""
 
 
 class FileSum(Entry, frozen=True):
@@ -115,7 +115,7 @@ class Stamp:
         self._seen: tuple[int, ...] = ()
 
     def _is_replaced(self) -> bool:
-        """Return whether the manifest has other bytes now, or is gone. It is read only if it is another file than before."""
+        """Return whether the manifest has other bytes now, or is gone. An unchanged file is not read again."""
         try:
             info = self._path.stat()
             now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns

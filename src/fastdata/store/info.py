@@ -179,7 +179,7 @@ class CountTable:
 
 
 def previews(store: Store, most: int) -> Iterator[Preview]:
-    """Yield at most so many samples, evenly spaced over a store, in the largest stored size."""
+    """Yield at most `most` samples, evenly spaced over a store, in the largest stored size."""
     count = min(len(store), most)
     yield from store.kind.module("preview").previews(store, np.arange(count) * len(store) // max(1, count))
 

@@ -89,7 +89,7 @@ class Variant(Entry, frozen=True):
 
     @property
     def of(self) -> str:
-        """The name of the first image's variant that this variant belongs to, of the same heights and widths."""
+        """The name of the first image's variant that has the same heights and widths as this one."""
         return self.name.rpartition("-")[2]
 
 
@@ -100,8 +100,8 @@ class Manifest(Entry, frozen=True, kw_only=True):
         kind: the kind of data.
         images: the names of the images of a sample, if it has several.
         sections: the sections of its kind, by name.
-        xxh3_128: of the file that it was read from. No two stores have the same, though their fingerprints may be equal: inputs are
-            known by their sizes, so that others may have replaced them.
+        xxh3_128: of the file that it was read from. It differs for every store; fingerprints may be equal, since they know inputs
+            only by their sizes, so others may have replaced them.
     """
 
     kind: str
@@ -127,7 +127,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def section(self, name: str) -> Any:
-        """Return a section of its kind, or None if there is no such section."""
+        """Return the section with this name, or None if there is none."""
         return self.sections.get(name)
 
     def shard_records(self, variant: Variant) -> tuple[int, ...]:

@@ -22,11 +22,11 @@ INDEX_ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("xxh3", "<u8")])  #
 
 
 class RecordIndex:
-    """The location of each record of a variant: rows of INDEX_ROW over all shards in order, memory-mapped. Pickles lack the rows.
+    """The location of each record of a variant: rows of INDEX_ROW over all shards in order, memory-mapped and not pickled.
 
     Attributes:
         starts: the index of each shard's first record, and the count of all records.
-        words: the fields of all rows, three for each record: quicker to read one by one than an array's.
+        words: the fields of all rows, three for each record. A memoryview is faster to index singly.
 
     Raises:
         FormatError: the file is not what was written, or leads out of a shard.
@@ -56,13 +56,13 @@ class RecordIndex:
 
 
 class ShardReader:
-    """Random access to the records of one variant. A shard is mapped when it is first read. It survives forks, and pickles small.
+    """Random access to the records of one variant. It maps a shard on the first read, works in forks, and has a small pickle.
 
     Args:
         index: where the records lie.
-        shards: LocalShards, or what else maps and names them, and knows what to do about a damaged one.
+        shards: LocalShards, or another object with `open`, `describe` and `advice`.
         check: compare each record with its checksum when this process first reads it. If not, only the first and the last of each
-            shard are compared, when it is mapped: they tell it from another one.
+            shard are compared, when it is mapped: this detects a wrong shard.
     """
 
     def __init__(self, index: RecordIndex, shards: Any, *, check: bool = False) -> None:
@@ -116,7 +116,7 @@ class ShardReader:
 
 
 class LocalShards:
-    """The shards of a variant in a folder. advice: what to do about a damaged one. None is opened after the manifest changed."""
+    """The shards of a variant in a folder. advice: for a damaged one. No shard is opened after the manifest changed."""
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int], advice: str, manifest: Stamp) -> None:
         self._paths, self._sizes, self._advice, self._manifest = list(paths), list(sizes), advice, manifest

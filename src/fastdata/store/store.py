@@ -133,7 +133,7 @@ class Store:
         return np.searchsorted(np.cumsum(self.manifest.shard_samples), rows, "right")
 
     def uses(self, variant: Variant, rows: Array, in_memory: int = 0) -> list[Use]:
-        """Return the shards of samples of a remote store. in_memory: the number of first samples in memory."""
+        """Return the remote shards of samples, except the store's first `in_memory`, which are in memory."""
         samples = np.flatnonzero(rows >= in_memory)
         if not isinstance(self.location, StoreLocation) or not len(samples):
             return []

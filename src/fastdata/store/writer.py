@@ -66,7 +66,7 @@ class ShardWriter:
     def _index(self, page_bytes: int) -> Array:
         """Return the rows of the index, from the addresses of the records in LMDB's map of the file.
 
-        Any page tells where the map begins, since its first 8 bytes are its number.
+        Any page tells where the map begins, since each begins with its page number.
         """
         rows = np.zeros(len(self._sums), INDEX_ROW)
         rows["xxh3"] = self._sums

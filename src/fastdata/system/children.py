@@ -15,8 +15,8 @@ MAIN = "import gc, sys; gc.set_threshold(50_000); sys.path.remove(''); from {} i
 def start_python(function: str, *descriptors: int) -> subprocess.Popen[bytes]:
     """Start a Python that calls a function, such as "fastdata.prepare.worker:main", with descriptors that it inherits.
 
-    It finds the packages that this process finds, and nothing else in the working folder: a random.py there is not Python's. It
-    inherits that Ctrl-C is blocked, so it is not interrupted, even while it imports.
+    It finds the packages that this process finds, but a random.py in the working folder does not replace Python's. It starts
+    with Ctrl-C blocked, so it is not interrupted, even while it imports.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -57,7 +57,7 @@ def installed_versions() -> dict[str, str]:
 def room(need: int, share: int, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Ensure memory for a piece of work, in a process that shares the machine with others.
 
-    Work that needs no more bytes than the share of a process begins at once. Larger work is done by one of this user's processes
+    Work that needs at most `share` bytes begins at once. Larger work is done by one of this user's processes
     at a time; `waiting` is called before a wait for the others.
 
     Raises:

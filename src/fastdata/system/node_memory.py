@@ -67,7 +67,7 @@ def once(key: str | None, shape: int | tuple[int, ...], dtype: Any, fill: Callab
 
     Equal keys mean equal bytes; without a key, this process and its children have an array of their own. `fill` gets the array, all
     zeros, writes the values into it, and must not keep it. If it fails, a waiting process fills the memory.
-    advice: what to do if there is no memory for it, which is a StoreError.
+    advice: what a StoreError suggests if there is no memory for it.
     """
     shape = (shape,) if isinstance(shape, int) else shape
     dtype = np.dtype(dtype)

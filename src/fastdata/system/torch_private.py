@@ -32,7 +32,7 @@ def workers_of(batches: Any) -> tuple[Any, ...]:
 
 
 def end_workers(batches: Any) -> None:
-    """End the workers of an iterator as torch does, then kill the remaining ones: all of them at the end of this process."""
+    """End the workers of an iterator as torch does, then kill those left: all of them, if this process is ending."""
     try:
         batches._shutdown_workers()
     except RuntimeError as error:
@@ -69,7 +69,7 @@ def let_have_iterator(loader: Any, wanted: bool) -> None:
 
 
 def default_device() -> torch.device:
-    """Return the device for new tensors. In torch 2.6, its own function fails after `torch.set_default_device(None)`."""
+    """Return the device for new tensors. torch 2.6's own function fails after `torch.set_default_device(None)`."""
     try:
         return torch.get_default_device()
     except AttributeError:

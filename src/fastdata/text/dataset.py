@@ -235,7 +235,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         try:
             first = part_of(fraction, seed, chosen, None)
         except ValueError as error:
-            raise ValueError(f"{error}; text files have more documents with --split-lines or --split-on") from None
+            raise ValueError(f"{error}; to get more documents, prepare with --split-lines or --split-on") from None
         parts = copy.copy(self), copy.copy(self)
         for part, documents in zip(parts, (first, ~first), strict=True):
             part._chosen = SharedArray.of(chosen[documents])

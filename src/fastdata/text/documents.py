@@ -40,7 +40,7 @@ RawDocument = tuple[int, bytes | CodecError]  # the same before it is decoded
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file that can be read alone, or its first `documents`.
+    """A part of a file, readable alone. documents: the most to yield.
 
     start, stop: bytes, or row groups of Parquet; a stop of -1 is the file's end.
     """
@@ -60,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cutting:
-    """Rules for cutting documents. separator: between documents of a .txt file; if empty, the file is one. field: of the text."""
+    """Rules for cutting documents. separator: of the documents in a .txt; if empty, it is one. field: the one with the text."""
 
     separator: str = ""
     field: str = "text"
@@ -76,7 +76,7 @@ def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DO
     """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
 
     If the rest of a piece cannot be read, the last item says why, and has no position. A PrepError says that a file of many
-    documents is damaged: it is unknown how many its rest had.
+    documents is damaged: nobody can tell how many are lost.
 
     root: the folder that names count from. most: the bytes of a document, or of a line of JSON. A larger one is a reject that is
     never in memory as a whole.

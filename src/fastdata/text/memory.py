@@ -115,7 +115,7 @@ class Runs:
 class RowCopier:
     """Copies contiguous rows with one thread or with torch's threads, whichever was faster recently.
 
-    Two threads take three quarters of the time of one. But the first waits for the last, so on busy cores they take many times as
+    Two threads take three quarters of the time of one. But each waits for the slowest, so on busy cores they take many times as
     long (benchmarks/LOG.md). The slower way is therefore tried again now and then.
 
     Args:

@@ -89,7 +89,7 @@ class TextList:
             return [0]
 
     def shard_bounds(self) -> tuple[int, ...]:
-        """Group consecutive pieces into shards of about `shard_bytes`; return the first piece of each, and then their number."""
+        """Group consecutive pieces into shards of about `shard_bytes`; return where each begins, and the number of pieces."""
         bounds, size = [0], 0
         for k, piece in enumerate(self.pieces):
             if size and size + max(piece.size, 0) > self.shard_bytes:
@@ -218,7 +218,7 @@ def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES
 
 
 def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
-    """Raise PrepError if names contain words such as train and val. For text, every name must: a document may be about tests."""
+    """Raise PrepError if names contain words such as train and val; for text, if all do: a document may be about tests."""
     tops: dict[str, set[str]] = {}
     for name in names:
         words = re.split(r"[-_.\d/]+", name.lower())

@@ -175,7 +175,7 @@ def load_states(saved: Sequence[dict[str, Any]], model: nn.Module, *optimizers: 
 
 
 def options_of(optimizer: Optimizer, **own: Any) -> dict[Any, Any]:
-    """Return the options of a run and of its optimizer, as plain values by name and by (number of the group, name)."""
+    """Return plain values: the options of a run by name, and of its optimizer by (number of the group, name)."""
     options: dict[Any, Any] = {**own, "optimizer": type(optimizer).__name__}
     for number, group in enumerate(optimizer.param_groups):
         for name, value in {**group, "lr": group.get("initial_lr", group["lr"])}.items():
@@ -189,7 +189,7 @@ def apply_options(optimizer: Optimizer, options: Mapping[Any, Any], saved: Mappi
     """Give a loaded optimizer its own options back where the saved ones differ. Return descriptions of the differences.
 
     Args:
-        of_torch: whether torch's scheduler set the rates and momenta: keep the saved ones.
+        of_torch: keep the saved rates and momenta, which torch's scheduler has set.
     """
     differences = []
     for key, value in options.items():

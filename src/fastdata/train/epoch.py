@@ -34,7 +34,7 @@ class Epoch:
 
     A loader with `state_dict` and `load_state_dict` resumes by itself. With any other loader, the batches used before are drawn
     again and dropped, while the generators of torch, numpy, Python and the loader are set as they were then. Afterwards the first
-    three are restored. All ranks need as many batches: if loaders have no len(), this is checked with each batch.
+    three are restored. All ranks need equally many batches; without len(), this is checked with each batch.
 
     Args:
         number: the epoch's number, for `set_epoch` of the loader or of its sampler.

@@ -22,7 +22,7 @@ LINE_S = 60.0  # most time between two lines where there is no progress bar
 
 
 class RunTotals(dict[str, float]):
-    """Sums since a run began: times of this rank, less pauses, and numbers of all ranks. A record covers the time since a mark."""
+    """Sums since a run began: this rank's times without pauses, counts over all ranks. A record covers the time since a mark."""
 
     def __init__(self) -> None:
         super().__init__(seconds=-time.perf_counter(), wait_s=0.0, rows=0.0, losses=0.0, counts=0.0, skipped=0.0, updates=0.0)
@@ -144,7 +144,7 @@ class ProgressDisplay:
         self.write_line(f"epoch {epoch}: {line(record)}{'; evaluation: ' if results else ''}{evaluation}.")
 
     def write_line(self, text: str) -> None:
-        """Print a line above the bar, and flush it for pipes. A line for which a disk has no room does not end the run."""
+        """Print a line above the bar, and flush it for pipes. A full disk does not end the run."""
         self._last_line = time.monotonic()
         if self._shown:
             with suppress(OSError):

@@ -16,7 +16,7 @@ MEAN = 1  # torch's number for reduction="mean"
 
 
 class Losses(NamedTuple):
-    """The losses of a batch with their graph, 0 where one does not count; their sum [], without a graph; the number that count."""
+    """The losses of a batch with their graph, 0 where one does not count; their sum [], without a graph; how many count."""
 
     each: Tensor
     total: Tensor

@@ -74,9 +74,9 @@ class Schedule:
             self._scheduler.step()
 
     def epoch_ended(self) -> None:
-        """Set the rates of the next epoch, after the last `updated` of this one. Warn if none of this one was above 0."""
+        """Set the rates of the next epoch, after the last `updated` of this one. Warn if this one's rates were all 0."""
         if self._moves is False:
-            why = f"its scheduler is {_name(self._scheduler)}, stepped: {self.every}"
+            why = f"its scheduler {_name(self._scheduler)} steps per {self.every}"
             why = "it has no scheduler: give it an lr above 0" if self._scheduler is None else why
             warn_user(f"the learning rate of the optimizer was 0 for a whole epoch; {why}")
         self._moves = None

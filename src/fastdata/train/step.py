@@ -27,7 +27,7 @@ class Step:
     """Makes one update from any number of micro-batches.
 
     The gradient is (sum of all losses) / (sum of all counts) over the micro-batches and the ranks. Each loss is divided by the
-    count of the first micro-batch on all ranks; at the end, the gradient is divided by the rest, which is 1 for a single
+    count of the first micro-batch on all ranks; at the end, the gradient is scaled by that count / total, 1 for a single
     micro-batch. DistributedDataParallel takes the mean over ranks, hence the factor `size`.
 
     A gradient that is not finite on any rank changes neither the weights nor the optimizer's state nor the average of the weights.

@@ -63,8 +63,8 @@ class Trainer:
         clip_norm: limit of the norm of the gradient, above 0, applied before each update.
         scheduler: a function of the update's index, such as ``cosine(warmup=500)`` of `fastdata.optim`, which gets the number of
             updates from `fit`; or any of torch.optim.lr_scheduler. OneCycleLR and CyclicLR, and what contains one, step after each
-            update, ReduceLROnPlateau after each evaluation, with the loss, all others after each epoch. The pair (scheduler,
-            "update") or (scheduler, "epoch"), or for a plateau (scheduler, name of a metric), says otherwise.
+            update; ReduceLROnPlateau after each evaluation, with the loss; all others after each epoch. Or give a pair:
+            (scheduler, "update"), (scheduler, "epoch"), or for a plateau (scheduler, name of a metric).
         compile: True, or a mode of torch.compile. The model is compiled in place.
         channels_last: memory layout of 4-D batches and, without `parallelize`, of 4-D weights.
         cudnn_benchmark: let cuDNN time its algorithms. It is switched off after six input shapes.
@@ -73,9 +73,9 @@ class Trainer:
         parallelize: a function, such as one that calls `fully_shard`, that lays the model over the ranks instead of
             DistributedDataParallel, and returns it.
         metrics: {name: metric} for `evaluate`. A metric is a function(outputs, batch), where outputs are what the model returned to
-            `loss_fn`; it returns (sum, count), a tensor with one value per row or token, or a float, the mean over the batch's
-            rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
-            batch[1]); in a pair (object, function(outputs, batch)), with what the function returns.
+            `loss_fn`; it returns (sum, count), one value per row or token as a tensor, or the mean over the batch's rows as a
+            float. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
+            batch[1]). In a pair (object, f(outputs, batch)), it is updated with what f returns.
         dir: folder for checkpoints, the log, and TensorBoard's files if tensorboard is installed, or None to write no files.
         resume: True: continue from the newest checkpoint of `dir`, if there is one. "require": raise an error if there is none.
             False: start a new run, also after SIGTERM; files of an earlier run move to ``dir/earlier-1``, -2, and so on.
@@ -506,7 +506,7 @@ class Trainer:
         if not alike and place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
             warn_user(
                 f"the checkpoint was made in the middle of an epoch by {len(ranks)} ranks, now there are {self.world.size}, and "
-                "this loader cannot divide the rest: some samples will repeat. fastdata.Loader can, with global_batch_size="
+                "this loader cannot divide the rest: some samples will repeat. Use fastdata.Loader with global_batch_size="
             )
 
     def close(self) -> None:

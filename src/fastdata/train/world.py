@@ -70,7 +70,7 @@ class World(NamedTuple):
         return values
 
     def leave(self) -> None:
-        """Wait for all ranks before the process ends: the threads of one would take the end of another for a failure."""
+        """Wait for all ranks before this process ends: threads of other ranks would take its end for a failure."""
         if self.size > 1:
             dist.barrier(group=self.hosts)
             dist.destroy_process_group()
@@ -98,7 +98,7 @@ class Compute:
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None)
 
     def to_device(self, batch: Any) -> tuple[Any, int | None]:
-        """Return the batch on the device without its filling rows, and its number of real rows, or None if it does not say.
+        """Return the batch on the device without padding rows, and its number of real rows, or None if that is unknown.
 
         If no row is real, all stay, since every rank has to run the model.
         """
