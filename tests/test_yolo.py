@@ -105,7 +105,7 @@ def test_a_damaged_file_rejects_its_image(tmp_path: Path, files: dict[str, Any],
     [
         ({"l/a.txt": "", "l/data.yaml": "names: [a, [b]]\n"}, "data.yaml: Expected `str`, got `array` - at `$.names[1]`"),
         ({"l/a.txt": "", "l/data.yaml": "names: {0: a, 2: b}"}, "names must be a list of names, or map 0, 1, 2, ... to names"),
-        ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a, b]\nflip_idx: [1, 0]"}, "flip_idx must swap"),
+        ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a, b]\nflip_idx: [1, 0]"}, "idx must swap"),
         ({"l/a.txt": "", "l/a.yaml": "names: [a]", "l/b.yaml": "names: [b]"}, "name different classes; keep one"),
         ({"l/b.txt": ""}, "belongs to an image: the first image is a.png, the first .txt b.txt"),
     ],
