@@ -58,7 +58,7 @@ def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
 
 
 def samples_dtype(of: Any) -> np.dtype[Any]:
-    """Return the dtype of samples.npy's rows, given a manifest or plan: label, sides (channels first), first record."""
+    """Return the dtype of samples.npy's rows (label, sides with channels first, first record) of a manifest or plan."""
     return sample_columns(of.labels, [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")])
 
 

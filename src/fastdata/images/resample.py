@@ -50,7 +50,7 @@ def resample_part(
 ) -> None:
     """Resize a whole image, and write the part of the result that begins at `start`, (row, column), to `out`, [H, W, C].
 
-    pixels: the image from `corner`, (row, column), on. rate: how many pixels of the image each new one spans, down and across.
+    pixels: the image from `corner` (row, column) on. rate: how many pixels of the image each new one spans, down and across.
     """
     (height, width), channels = out.shape[:2], pixels.shape[2]
     if rate == (1, 1):

@@ -158,7 +158,7 @@ class ShardCache:
     def _make_room(self, size: int, next_use: NextUse, use: float) -> bool:
         """Evict the shards with the latest next use until there is room, and return whether there is.
 
-        Readers that map an evicted shard have a moment to let go of it, before others are evicted in its place.
+        If readers still map an evicted shard, wait a moment for its space before evicting more.
         """
         if self.limit is not None and size > self.limit:
             raise StoreError(f"cache_size is {self.limit}, but one shard takes {size} bytes: make cache_size larger")

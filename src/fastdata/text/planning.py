@@ -218,7 +218,7 @@ def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES
 
 
 def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
-    """Raise PrepError if names contain words such as train and val; for text, if all do: a document may be about tests."""
+    """Raise PrepError if names hold words such as train and val; for text, only if all do, as one may be about tests."""
     tops: dict[str, set[str]] = {}
     for name in names:
         words = re.split(r"[-_.\d/]+", name.lower())
