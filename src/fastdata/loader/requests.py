@@ -72,7 +72,8 @@ class Requests:
     def rows(self) -> int:
         """Return the most samples in a batch; with a batch sampler, in this epoch. Later, larger batches are copied."""
         if self._sampler is not None:
-            return max(len(indices) for indices, _ in self._drawn(self._sampler))
+            whole = self._sampler.batches(self._epoch, 0, self.counts.epoch_stop, self.counts.global_batch_size)
+            return max(len(indices) for indices, _ in whole)
         return -(-min(self.counts.global_batch_size, self.counts.epoch_stop) // self.shard.world_size)
 
     def restart(self, epoch: int, start: int) -> None:
