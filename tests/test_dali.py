@@ -127,6 +127,17 @@ def test_a_pass_left_early_close_and_reopen():
     until(lambda: not threads() - before)
 
 
+def test_a_batch_before_the_resumed_one_may_be_larger():
+    found = []
+    for backend in (WITH_DALI, WITH_TORCH):
+        with Loader(augmented(), batch_sampler=[[0, 1, 2, 3], [4], [5]], seed=5, **backend) as loader:
+            loader.load_state_dict(loader.state_dict() | {"consumed": 1})
+            first = next(iter(loader))
+            loader.load_state_dict(loader.state_dict() | {"consumed": 0})
+            found.append([first, *loader])
+    assert same(*found) and [len(batch[0]) for batch in found[0]] == [1, 4, 1, 1]
+
+
 def test_a_batch_that_dali_alone_fails_at_is_an_error(monkeypatch):
     def spoilt(self, indices, **options):
         batch = encode(self, indices, **options)
