@@ -147,3 +147,10 @@ def test_links_lead_to_files_and_headings() -> None:
 def _anchor(heading: str) -> str:
     """The anchor of a heading, as GitHub and mkdocs make it of plain words."""
     return re.sub(r"[^\w -]", "", heading.lstrip("#").strip().lower()).replace(" ", "-")
+
+
+def test_make_gpu_finds_every_file_with_tests_for_a_gpu(request: pytest.FixtureRequest) -> None:
+    (pattern,) = re.findall(r'grep -lE "(.+?)"', (ROOT / "benchmarks/GPU.md").read_text())
+    assert f'"{pattern}"' in (ROOT / "benchmarks/gpu/run.py").read_text()
+    marked = {item.path for item in request.session.items if item.get_closest_marker("gpu")}  # of the files in this run
+    assert all(re.search(pattern, path.read_text()) for path in marked)

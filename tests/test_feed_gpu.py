@@ -60,6 +60,7 @@ def test_a_slow_consumer_sees_every_batch_as_it_was_made(workers, depth):
         assert loader.stats().copies == 0
 
 
+@pytest.mark.filterwarnings("default")  # inductor warns of its own imports, and of TF32
 def test_with_cuda_graphs_of_torch_compile(monkeypatch):
     from torch._inductor import config
 

@@ -45,6 +45,7 @@ class Part(NamedTuple):
 
 
 LIMIT = 520.0  # seconds of everything; each part has a limit of its own, since one may hang
+MARKED = re.compile(r"mark\.gpu|on_each_device|\bCUDA\b")  # in the files with such tests
 TESTS = Part("tests", "the tests that are marked gpu", 240)
 PARTS = (
     Part("inputs", "images cut from photos, as files and as stores", 70),
@@ -82,7 +83,7 @@ def chosen(args: argparse.Namespace) -> list[Part]:
 
 def command(part: Part, args: argparse.Namespace, work: Path, scratch: Path) -> list[str]:
     if part is TESTS:  # modules without such tests may need packages that a machine for this lacks
-        files = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if "mark.gpu" in path.read_text()]
+        files = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if MARKED.search(path.read_text())]
         options = ["-q", "--no-header", "--tb=short", "--durations=15", "--continue-on-collection-errors", "-p", "no:cacheprovider"]
         return [sys.executable, "-m", "pytest", "-m", "gpu", *options, *files]
     options = ["--device", args.device, "--work", str(work), *["--quick"] * args.quick]
