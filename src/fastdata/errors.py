@@ -1,7 +1,7 @@
 """The errors that fastdata raises.
 
     FastDataError
-    ├── CodecError          bytes are not a readable image; `.reason` is one word for a report
+    ├── CodecError          an input cannot be used; `.reason` is one word for a report
     ├── PrepError           preparing cannot start or continue
     │   └── MachineError    this machine lacks memory; another one may prepare
     ├── StoreError          a store cannot be opened, read or written
@@ -30,7 +30,7 @@ class FastDataError(Exception):
 
 
 class CodecError(FastDataError):
-    """Bytes are not a readable image. `reason` is a short, stable word, such as ``truncated`` or ``too-large``."""
+    """An input cannot be used. `reason` is a short, stable word, such as ``truncated`` or ``too-large``."""
 
     def __init__(self, message: str, reason: str = "undecodable") -> None:
         super().__init__(message)

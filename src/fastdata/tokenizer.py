@@ -22,7 +22,7 @@ PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 
 
 class TokenizerEngine:
-    """A loaded tokenizer. By default it adds no special tokens to a text. The base class is for uint16 without a tokenizer."""
+    """A loaded tokenizer. By default it adds no special tokens to a text. The base class is for ids that came without one."""
 
     vocab_size = 1 << 16  # all ids are below it
     end: int | None = None  # the id that it puts after a document, if known

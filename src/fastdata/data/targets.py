@@ -1,4 +1,4 @@
-"""Converts targets from the arrays that a worker sends, which pickle small, to the tensors that the consumer gets."""
+"""Converts targets from the arrays that a worker sends, small when pickled, to the tensors that the consumer gets."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class Prefetcher:
     are moved by it. The stream that is current when a batch is returned waits for its copy; the host does not.
 
     From a torch DataLoader with workers, only finished batches are fetched ahead, so that no batch waits for a later one; without
-    workers, nothing is. From other loaders, `depth` batches are drawn ahead, with their random numbers; they have to make new
-    tensors for each. All other attributes are the loader's own, and may be ahead; so there is no `state_dict`.
+    workers, nothing is. From other loaders, `depth` batches are drawn ahead, random numbers included; each has to be made
+    of new tensors. All other attributes are the loader's own, and may be ahead; so there is no `state_dict`.
 
     Args:
         loader: any iterable of batches. A fastdata Loader does the same by itself: `Loader(..., device="cuda")`.

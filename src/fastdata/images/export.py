@@ -49,8 +49,8 @@ def _columns(store: Store) -> list[Column]:
 
 
 def _export_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> None:
-    """Write images and masks as files, float labels to labels.csv, and columns to metadata.jsonl, whose lines have a `file_name`,
-    relative to the table, as ImageFolder of Hugging Face's datasets reads them."""
+    """Write images and masks as files, float labels to labels.csv, and columns to metadata.jsonl, with a `file_name` relative to
+    its folder, as ImageFolder of Hugging Face's datasets reads them."""
     files = _files(store, size, "" if store.manifest.section("masks") is None else "images", "masks")
     endings = {folder: ending for folder, (ending, _) in files.items()}
     names = write_folders(store, root, endings, lambda row, folder, path: path.write_bytes(files[folder][1](row)), ENDING, tick)

@@ -74,7 +74,7 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
 
 
 def _are_binary(found: SourceList, masks: AnyPath) -> bool:
-    """Return whether some masks, evenly spaced, have no values but 0 and 1, or 0 and 255."""
+    """Return whether some masks, evenly spaced, are all binary."""
     usable = [k for k, source in enumerate(found.sources) if not source.problem]
     decided, count = list[bool](), min(PROBED_MASKS, len(usable))
     for k in range(count):

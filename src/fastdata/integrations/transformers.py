@@ -36,7 +36,7 @@ class LoaderMixin:
         return (_Training if is_training else _Inputs)(dataset, self)
 
     def prediction_step(self: Any, *args: Any, **options: Any) -> Any:
-        """Run the Trainer's own step. Average its loss over ranks, since the Trainer repeats it by rows of the last batch."""
+        """Run the Trainer's own step. Average its loss over ranks: the Trainer repeats it for each row, and drops surplus rows."""
         loss, *outputs = super().prediction_step(*args, **options)  # type: ignore[misc]
         if loss is not None and isinstance(self.accelerator.gradient_state.active_dataloader, _Inputs):
             loss = self.accelerator.reduce(loss, "mean")

@@ -81,7 +81,7 @@ def _is_ours(out: Path) -> bool:
 
 
 def is_settled(root: Path) -> bool:
-    """Return whether no replacement of a store is unfinished."""
+    """Return False while a store is being replaced, also if that was interrupted."""
     return not (root / NEXT / MANIFEST).exists()
 
 

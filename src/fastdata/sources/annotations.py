@@ -59,7 +59,7 @@ class _CocoFile(Struct):
 
     def __post_init__(self) -> None:
         if not all(isinstance(one, dict) and isinstance(one.get("image_id"), int) for one in self.annotations):
-            raise ValueError("an annotation is no object with an image_id")
+            raise ValueError("an annotation lacks an image_id that is a whole number")
         self.categories.sort(key=lambda one: one.id)
         for what, found in (
             ("image id", [image.id for image in self.images]),
@@ -103,7 +103,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     if len(unlisted) == len(inputs.sources):
         first = file.images[0].file_name if file.images else "nothing"
         names = f"its first file_name is {first}, the first image is {inputs.sources[0].name}"
-        raise PrepError(f"--coco {path} lists none of the images in SOURCE; file_name is relative to it: {names}")
+        raise PrepError(f"--coco {path} lists no image in SOURCE, to which file_name is relative: {names}")
     sources.extend(annotated(source, (), "not-annotated") for source in unlisted)
     return with_annotations(inputs, fields, sources, _coco_notes(file, absent, sum(map(len, annotations.values())), empty))
 

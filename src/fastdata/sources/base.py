@@ -215,7 +215,7 @@ def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field
     if not kind or (images and kind != "tar"):
         return None
     if len(options.regression) > 1:
-        raise PrepError(f"--regression {' and '.join(options.regression)}: an archive has one label column; give only one")
+        raise PrepError(f"--regression {' and '.join(options.regression)}: {source} has one label column; give only one")
     options = options.of_source()
     if options.label_column not in (None, NO_LABELS) and kind == "tar":
         raise PrepError(f"--label-column {options.column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")

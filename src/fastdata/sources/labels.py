@@ -71,7 +71,7 @@ def encode_labels(
     named: dict[object, str] = {value: _name(value, names, by) if names and value not in known else str(value) for value in used}
     order = tuple(names) or _ordered(named, by, whole=type == "values") if classes is None else tuple(classes)
     if twice := [name for name, count in Counter(map(nfc, order)).items() if count > 1]:
-        raise PrepError(f"the class {twice[0]!r} of {by if classes is None else '--classes'} has two numbers: name each once")
+        raise PrepError(f"the class {twice[0]!r} comes twice in {by if classes is None else '--classes'}: name each once")
     number = {form(name): k for form in (str.strip, nfc) for k, name in enumerate(order)}
     found = {value: number.get(nfc(name), -1) for value, name in named.items()}
     if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
@@ -130,7 +130,7 @@ def _name(value: object, names: Sequence[str], by: str) -> str:
     """Return the class name at the index that a label gives."""
     text = str(BOOLEANS.index(value)) if value in BOOLEANS else str(value)
     if not WHOLE.fullmatch(text) or int(text) >= len(names):
-        raise PrepError(f"the label {value!r} has no name: {by} has {len(names)} classes, {', '.join(names[:5])} and so on")
+        raise PrepError(f"the label {value!r} has no name: {by} has {len(names)} classes, such as {', '.join(names[:5])}")
     return names[int(text)]
 
 

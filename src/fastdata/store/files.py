@@ -89,7 +89,7 @@ def check_sum(path: Path, total: FileSum) -> None:
     try:
         same = file_sum(path) == total
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {lacking(error) or error.strerror}; copy the whole store again") from None
+        raise StoreError(f"{path} cannot be read: {lacking(error) or f'{error.strerror}; copy the whole store again'}") from None
     if not same:
         raise FormatError(f"{path} is not what was written: its checksum differs; copy it again, or prepare the store again")
 

@@ -100,8 +100,8 @@ class Manifest(Entry, frozen=True, kw_only=True):
         kind: the kind of data.
         images: the names of the images of a sample, if it has several.
         sections: the sections of its kind, by name.
-        xxh3_128: of the file that it was read from. It differs for every store; fingerprints may be equal, since they know inputs
-            only by their sizes, so others may have replaced them.
+        xxh3_128: of the file that it was read from. It differs for every store; fingerprints may be equal, since they know the
+            sizes of inputs, not their contents.
     """
 
     kind: str

@@ -78,7 +78,7 @@ class Trainer:
             batch[1]). In a pair (object, f(outputs, batch)), it is updated with what f returns.
         dir: folder for checkpoints, the log, and TensorBoard's files if tensorboard is installed, or None to write no files.
         resume: True: continue from the newest checkpoint of `dir`, if there is one. "require": raise an error if there is none.
-            False: start a new run, also after SIGTERM; files of an earlier run move to ``dir/earlier-1``, -2, and so on.
+            False: never continue, even a run that SIGTERM ended; its files move to ``dir/earlier-1``, -2, and so on.
         save_every, keep_last: updates between checkpoints, besides one at the end of each epoch; number of checkpoints to keep.
         log_every: updates between lines of the log. Between two lines the host does not wait for the device.
         profile: number of updates to run under torch.profiler, after three others; then `fit` ends. The trace goes into `dir`. Such
