@@ -16,7 +16,7 @@ import numpy as np
 
 from fastdata import prep
 
-SPARE = 60_000  # zeros after the pixels, which every reader ignores: so much input makes two shards
+SPARE = 220_000  # zeros after the pixels, which every reader ignores: so much input makes two shards
 
 
 def write_inputs(root: Path) -> None:

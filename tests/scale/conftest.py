@@ -52,13 +52,13 @@ def _no_downloader_stays(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 120 images in 23 shards."""
+    """A store of 120 images in 24 shards."""
     root = tmp_path_factory.mktemp("many")
     (root / "in").mkdir()
     rng = np.random.default_rng(0)
     for k in range(120):
         assert cv2.imwrite(str(root / "in" / f"{k:03d}.png"), rng.integers(0, 256, (256, 256, 3), np.uint8))
-    return fastdata.prep(root / "in", root / "many.fds", size=128, codec="rgb", workers=1).out
+    return fastdata.prep(root / "in", root / "many.fds", size=128, codec="rgb", workers=1, shard_samples=5).out
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """The files of `photos` in the size of 128."""
     out = tmp_path_factory.mktemp("expected") / "local.fds"
     found = files(fastdata.prep(photos, out, size=128, order="shuffled", workers=2).out)
-    assert len([name for name in found if name.startswith("128/shard-")]) > 20
+    assert len([name for name in found if name.startswith("128/shard-")]) > 5
     return found
 
 
@@ -117,7 +117,7 @@ def test_the_command_and_what_it_made(
 def test_writes_that_fail(photos: Path, expected: Tree, tmp_path: Path, s3: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those whose answers are lost, and the parts of a shard of 20 MB."""
     monkeypatch.setattr("faults.WRITE_FAULTS", ("500", "reset", "cut", "flip", "twice"))
-    s3.write_chance = 0.08
+    s3.write_chance = 0.25
     fastdata.prep(photos, URL, size=128, workers=2)
     same(objects(s3), expected)
     rng = np.random.default_rng(0)

@@ -194,8 +194,8 @@ def test_eight_ranks_of_a_node_fetch_each_shard_once(many: Path, server: FaultSe
     assert {k for ids in found for k in ids} == set(range(120))
     shards = {path: n for path, n in server.nbytes.items() if "shard-" in path}
     total = sum(s.bytes for s in read_manifest(many).variants[0].shards)
-    assert len(shards) == 23 and sum(shards.values()) == total
-    assert valid(tmp_path / "cache", many) == 23
+    assert len(shards) == 24 and sum(shards.values()) == total
+    assert valid(tmp_path / "cache", many) == 24
 
 
 FAULTY = {"faults that pass": ("", tuple(sorted({*FAULTS} - {"stall"})), 0.08), "a manifest": ("manifest.json", ("flip",), 0.3)}

@@ -33,7 +33,8 @@ from fastdata.system.machine import installed_versions
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
-LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the overhead is noticeable
+LEAST_SAMPLES, LEAST_BYTES = 4, 4 << 20  # of input; for smaller shards the overhead is noticeable
+SAMPLE_BYTES = 1 << 14  # a sample takes the time of so many bytes, besides its own
 SUM = "xxh3_128"  # the key of the checksum in plan.json
 CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 
@@ -165,7 +166,7 @@ def freeze(
 def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
     """Divide the sources into equal shards, none of them empty, even if sources claim wrong sizes. most: samples in a shard."""
     count, size = len(sources), sum(max(s.size, 0) for s in sources)
-    busy = 1 if most is not None else min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
+    busy = 1 if most is not None else min(BUSY_SHARDS, -(-count // least_samples), -(-(size + count * SAMPLE_BYTES) // least_bytes))
     shards = max(-(-count // (most or SHARD_SAMPLES)), min(-(-size // SHARD_BYTES), count), busy, 1)
     return tuple(k * count // shards for k in range(shards + 1))
 

@@ -64,7 +64,7 @@ class LabelOptions:
     )
     shard_samples: int | None = option(
         "Most samples in a shard, which also has at most about 2 GiB of input. Default: 10000, or fewer if that gives up to 128 "
-        "shards of 1 MiB of input.",
+        "shards of some 4 MiB of input.",
         type="int",
     )
 
