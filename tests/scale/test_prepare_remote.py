@@ -54,8 +54,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """The files of `photos` in the size of 128."""
     out = tmp_path_factory.mktemp("expected") / "local.fds"
-    found = files(fastdata.prep(photos, out, size=128, order="shuffled", workers=2).out)
-    assert len([name for name in found if name.startswith("128/shard-")]) > 5
+    found = files(fastdata.prep(photos, out, size=128, shard_samples=6, order="shuffled", workers=2).out)
+    assert len([name for name in found if name.startswith("128/shard-")]) > 20
     return found
 
 
@@ -117,8 +117,8 @@ def test_the_command_and_what_it_made(
 def test_writes_that_fail(photos: Path, expected: Tree, tmp_path: Path, s3: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those whose answers are lost, and the parts of a shard of 20 MB."""
     monkeypatch.setattr("faults.WRITE_FAULTS", ("500", "reset", "cut", "flip", "twice"))
-    s3.write_chance = 0.25
-    fastdata.prep(photos, URL, size=128, workers=2)
+    s3.write_chance = 0.08
+    fastdata.prep(photos, URL, size=128, shard_samples=6, workers=2)
     same(objects(s3), expected)
     rng = np.random.default_rng(0)
     (tmp_path / "in").mkdir()
@@ -139,17 +139,17 @@ def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) ->
 def test_another_run_continues_and_another_plan_is_refused(photos: Path, expected: Tree, s3: FaultServer, tmp_path: Path) -> None:
     s3.always = {"shard-00003": "403"}
     with pytest.raises(RemoteError, match=r"s3://bucket/photos.fds/\S*shard-00003\S*: the credentials have expired: renew them"):
-        fastdata.prep(photos, URL, size=128, workers=1)
+        fastdata.prep(photos, URL, size=128, shard_samples=6, workers=1)
     s3.always = {}
     begun = objects(s3)
     with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun, with other options"):
         fastdata.prep(photos, URL, size=64)
     assert objects(s3) == begun and begun and "manifest.json" not in begun
-    assert fastdata.prep(photos, URL, size=128, workers=2).resumed > 0
+    assert fastdata.prep(photos, URL, size=128, shard_samples=6, workers=2).resumed > 0
     same(objects(s3), expected)
     with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made with other options"):
         fastdata.prep(photos, URL, size=64)
-    assert fastdata.prep(photos, URL, size=128).resumed == 121
+    assert fastdata.prep(photos, URL, size=128, shard_samples=6).resumed == 121
     same(objects(s3), expected)
     assert list(tmp_path.glob("fastdata-*/*")) == []
 

@@ -63,12 +63,12 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     """Return the workload for a store, with defaults that fit the images.
 
     Raises:
-        StoreError: the store has masks, or no images.
+        StoreError: the store has no images, or masks and no labels.
     """
     manifest = read_current(Path(path))[1]
     if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
         kind = f"{manifest.kind}{' with masks' if manifest.section('masks') else ''}"
-        raise StoreError(f"only stores of images without masks are measured, and {path} holds {kind}")
+        raise StoreError(f"only images with labels, or without masks, are measured, and {path} holds {kind}")
     images = StoreImages(path, size)
     if not len(images):
         raise StoreError(f"{path} has no images to measure with")

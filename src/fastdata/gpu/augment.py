@@ -122,7 +122,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
             found = f"{list(out.shape)} for {count} samples"
-            raise TypeError(f"the transform draws a tensor {found}, but Augment needs one row per sample, or for all: leave it out")
+            raise TypeError(f"the transform draws a tensor {found}, but Augment needs one row per sample, or one: leave it out")
         rows = self._keys if length == count else self._common
         self._draws += 1
         rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)

@@ -179,5 +179,5 @@ class Sampling:
         owned = [value for one in samplers for value in getattr(one, "__dict__", {}).values() if isinstance(value, GENERATORS)]
         if owned and (state["epoch"] or state["consumed"]):
             raise ValueError(
-                "the sampler has a generator of its own, whose state was not saved: leave generator out, and the Loader seeds it"
+                "the sampler has a generator of its own, whose state was not saved: leave it out, and the Loader seeds torch's"
             )

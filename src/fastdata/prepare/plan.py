@@ -201,7 +201,7 @@ def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
     here = _versions(plan.libraries) | (machine_of(plan.libraries) if inputs else {})
     if lines := [f"  {name} {planned[name]}, here {here.get(name)}" for name in planned if planned[name] != here.get(name)]:
         raise PrepError(
-            "\n".join([f"{host} would not make the bytes that the plan of {work.store} means:", *lines])
+            "\n".join([f"{host} would make other bytes than the machine that planned {work.store}:", *lines])
             + "\nRun on a machine with the libraries and processor of the one that planned, or plan again, to another OUT or with "
             "--overwrite."
         )

@@ -70,7 +70,7 @@ class LabelOptions:
 
     def __post_init__(self) -> None:
         if self.label_from is not None and (self.labels is not None or self.label_column is not None or self.regression):
-            raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
+            raise ValueError("--label-from takes labels from paths: leave out --labels, --label-column and --regression")
         if self.label_column is not None and self.regression:
             raise ValueError("use --label-column for classes or --regression for numbers to predict, not both")
 

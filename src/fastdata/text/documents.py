@@ -60,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cutting:
-    """Rules for cutting documents. separator: of the documents in a .txt; if empty, it is one. field: the one with the text."""
+    """Rules for cutting documents. separator: between documents of a .txt; "" if the file is one. field: the one with the text."""
 
     separator: str = ""
     field: str = "text"

@@ -72,7 +72,7 @@ class CudnnBenchmark:
 
 
 def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: float, scaled: bool) -> FastDataError:
-    """Return the error for `skipped` updates in a row, with the likely causes: the learning rate, numbers of fp16 (`scaled`) ..."""
+    """Return the error for `skipped` updates in a row, with the likely causes. scaled: the run is one of fp16."""
     broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
     value = math.nan if loss is None else loss.item()
     own = f"weights or statistics that are not finite themselves: {', '.join(broken[:3])}; " if broken else ""

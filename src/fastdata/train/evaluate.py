@@ -21,7 +21,7 @@ Metrics: TypeAlias = tuple[dict[str, Any], dict[str, tuple[Any, Any]]]
 
 
 def sort_metrics(metrics: Mapping[str, Any]) -> Metrics:
-    """Return the functions of (outputs, batch), and the objects, each with a function that returns its arguments."""
+    """Split metrics into functions, and objects, each with a function that returns the arguments of its update."""
     functions, objects = dict[str, Any](), dict[str, tuple[Any, Any]]()
     for name, metric in metrics.items():
         target, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, _scores_and_targets)

@@ -1,4 +1,4 @@
-"""One interface to functions of the update and torch's schedulers, which knows when to step each and keeps plain state."""
+"""Steps torch's schedulers, and functions of an update's index, each when it is due, and keeps plain state."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def _when(scheduler: object, option: object) -> tuple[str, str]:
         need(option in (None, "update", "epoch"), "the pair's second", option, "'update' or 'epoch'")
         return str(option or ("update" if _is_per_update(scheduler) else "epoch")), ""
     if isinstance(scheduler, type) or not (scheduler is None or callable(scheduler)) or option is not None:
-        raise TypeError(f"the scheduler is {scheduler!r}: pass one that was made with the optimizer, a pair, a function, or None")
+        raise TypeError(
+            f"the scheduler is {scheduler!r}: pass None, a function, one made with the optimizer, or a pair (one, when)"
+        )
     return "never" if scheduler is None else "update", ""
 
 
