@@ -32,7 +32,7 @@ class Replay(fastdata.LMDBDataset):
     """Images that are not read."""
 
     def read_batch(self, indices: Any, *, allocate: Any = np.empty, **_: Any) -> Any:
-        return allocate((len(indices), *SHAPE), np.dtype(np.uint8)), self.targets[indices]
+        return allocate((len(indices), *SHAPE), np.dtype(np.uint8)), np.asarray(indices)
 
 
 class TorchReplay(IterableDataset[Any]):
