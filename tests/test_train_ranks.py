@@ -5,6 +5,7 @@ Each function `check_...` runs on every rank of one process group, which this fi
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -286,3 +287,4 @@ if __name__ == "__main__":
             check(rank, size)
     dist.barrier()  # or the threads of one may take the end of the other for a failure
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo may abort a process whose interpreter ends: pytorch/pytorch#190489
