@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastdata import Augment, CenterCrop, LMDBDataset, Loader, MaskDataset
+from fastdata import Augment, CenterCrop, LMDBDataset, Loader, MaskDataset, Ragged
 from fastdata.gpu import augment
 from stores import once, square
 from test_masks import masked
@@ -65,7 +65,7 @@ def test_numbers_are_uniform_normal_and_independent(device):
     ("call", "error", "says"),
     [
         (lambda flip: Augment(flip, seed=-1), ValueError, "seed is -1, but must be from 0"),
-        (lambda flip: Augment(torch.fliplr), TypeError, "augmentations of kornia, found .*LMDBDataset\\(..., transform=\\)"),
+        (lambda flip: Augment(torch.fliplr), TypeError, "of kornia, found .*: give it to LMDBDataset\\(transform=\\)"),
         (lambda flip: Augment(flip)(images()), TypeError, "a batch of a Loader, or images with ids= and epoch="),
         (lambda flip: Augment(flip)(images(), IDS[1:], 0), ValueError, "12 ids for 13 images"),
         (lambda flip: Augment(flip)(images().float(), IDS, 0), TypeError, "found torch.float32 .*: augment before GPUNormalize"),
@@ -130,20 +130,22 @@ def test_what_kornia_draws_for_a_batch_is_drawn_once_an_epoch(kornia):
 
 
 def test_what_does_not_tell_samples_apart_is_refused(kornia):
-    with pytest.raises(ValueError, match="RandomMosaic mixes samples"):
+    with pytest.raises(ValueError, match="RandomMosaic changes samples together"):
         Augment(nn.Sequential(kornia.RandomHorizontalFlip(), kornia.RandomMosaic()))
     with pytest.raises(TypeError, match=r"draws a tensor \[39, 1, 2, 2\] for 13 samples, but Augment needs one row per sample"):
         Augment(kornia.RandomPlasmaContrast(p=1.0))(images(), IDS, 0)
     several = kornia.ImageSequential(kornia.RandomHorizontalFlip(), kornia.RandomInvert(), random_apply=1)
-    with pytest.raises(TypeError, match=r"uses torch's .*, but Augment knows only rand, randn, randperm: leave it out"):
+    with pytest.raises(TypeError, match=r"uses torch's .*, but Augment knows only rand, randn, randperm: leave that module out"):
         Augment(several)(images(), IDS, 0)
 
 
-def test_transforms_that_would_leave_masks_behind_are_refused(kornia):
+@pytest.mark.parametrize("targets", [None, {"boxes": Ragged(torch.ones(12, 4), torch.arange(13))}], ids=["masks", "boxes"])
+def test_transforms_that_would_leave_masks_or_boxes_behind_are_refused(targets, kornia):
     with Loader(MaskDataset(masked(), crop=CenterCrop(50)), 12, num_workers=0) as loader:
         batch = next(iter(loader))
+    batch = batch.like((batch[0], targets)) if targets else batch
     brighter = Augment(kornia.RandomBrightness((1.5, 2.0), p=1.0))(batch)
     assert brighter.shape == batch[0].shape and (brighter >= batch[0]).all()
     for moving in (kornia.RandomHorizontalFlip(), kornia.RandomElasticTransform(), kornia.RandomCrop((40, 30))):
-        with pytest.raises(TypeError, match=rf"{type(moving).__name__} moves pixels, but the masks would stay"):
+        with pytest.raises(TypeError, match=rf"{type(moving).__name__} moves pixels, but masks, boxes and keypoints would stay"):
             Augment(nn.Sequential(moving, kornia.RandomInvert()))(batch)

@@ -44,10 +44,7 @@ from fastdata.store.manifest import Form
 from stores import deep, square, store, whole
 from support import Array, Corner, Shifted, picture
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 sides = st.integers(1, 40) | st.integers(1, 3000)
 sizes = st.integers(1, 64) | st.tuples(st.integers(1, 80), st.integers(1, 80))
 seeds = st.integers(0, 2**64 - 1)

@@ -34,10 +34,7 @@ from fastdata.errors import LoaderError, StoreError
 from stores import CLASSES, COUNT, deep, floats, sources, square, store, unlabelled, whole
 from test_masks import masked
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 @pytest.mark.parametrize("codec", ["rgb", "jpeg", "png"])

@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 
 CYCLES = 10_000_000  # some 6 ms

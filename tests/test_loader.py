@@ -26,10 +26,7 @@ from fastdata.loader import ranks
 from stores import COUNT, deep, once, sha, store
 from support import run, until, worker_processes
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 def augmented(transform=None):
@@ -169,9 +166,9 @@ def test_wrong_arguments():
         with pytest.raises(error, match=match):
             Loader(augmented() if dataset is None else dataset, **{"num_workers": 0, **options})
 
-    wrong("give batch_size .* or global_batch_size .*, one of them")
+    wrong("give either batch_size .* or global_batch_size .*")
     wrong("global_batch_size is 2, but must be at least 3, one sample for each rank", global_batch_size=2, rank=0, world_size=3)
-    wrong("multiple of the 3 ranks", global_batch_size=10, rank=0, world_size=3, sampler=DistributedSampler(range(42), 3, 0))
+    wrong("multiple of 3, the number", global_batch_size=10, rank=0, world_size=3, sampler=DistributedSampler(range(42), 3, 0))
     wrong("seed is -1, but must be from 0", batch_size=8, seed=-1)
     wrong("sampler decides the order", batch_size=8, sampler=range(3), shuffle=True)
     wrong("needs a len", batch_size=8, sampler=iter([1]))
@@ -190,7 +187,7 @@ def test_wrong_arguments():
 def test_a_copy_of_a_loader_is_another_one(into):
     loader = Loader(augmented(), 8, shuffle=True, num_workers=1)
     next(iter(loader))
-    with pytest.raises(TypeError, match=r"a running Loader .* cannot be pickled: .*, or close\(\) it first"):
+    with pytest.raises(TypeError, match=r"a running Loader cannot be pickled: .*, or close\(\) it first"):
         into(loader)
     loader.close()
     with loader, into(loader) as other:

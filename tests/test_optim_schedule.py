@@ -159,9 +159,9 @@ def test_a_plateau_sees_the_metric_that_is_named() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda o: lrs.StepLR(adam(), 3), ValueError, "the StepLR is of another optimizer: make it with"),
-        (lambda o: (lrs.StepLR(o, 3), "batch"), ValueError, "the pair's second is 'batch', but must be 'update' or 'epoch'"),
-        (lambda o: (cosine(3), "epoch"), TypeError, "None, a function, one made with the optimizer, or a pair"),
+        (lambda o: lrs.StepLR(adam(), 3), ValueError, "the StepLR is of another optimizer: give the Trainer"),
+        (lambda o: (lrs.StepLR(o, 3), "batch"), ValueError, "second item of the pair is 'batch', but must be 'update' or"),
+        (lambda o: (cosine(3), "epoch"), TypeError, "None, a function, a scheduler made by torch, or a pair"),
         (lambda o: "cosine", TypeError, "the scheduler is 'cosine': pass"),
         (lambda o: lambda update: math.nan, ValueError, "the factor of the rate in update 0 is nan, but must be a finite number"),
     ],

@@ -232,7 +232,7 @@ def test_what_cannot_be_in_lanes_is_refused() -> None:
         (TensorDataset(torch.arange(9)), {}, "follows the shards of a store, but a TensorDataset has none.*: leave order out"),
         (TokenDataset(tokens(), 8), {}, r"draws each row from all of them \(mode='random'\)"),
         (RAMDataset([path, path]), {}, "image files have none: leave order out"),
-        (images_.subset([]), {}, "the dataset has 0 samples"),
+        (images_.subset([]), {}, "the dataset or sampler has 0 samples"),
     ]
     for dataset, options, match in refused:
         with pytest.raises((ValueError, StoreError), match=match):

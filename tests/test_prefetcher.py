@@ -21,10 +21,7 @@ from runs import Counted
 from stores import store
 from support import under_way
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 def failing(drawn: list[int]) -> Iterator[Tensor]:

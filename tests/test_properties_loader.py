@@ -40,7 +40,6 @@ from fastdata import (
 from support import Array
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:a (list|RandomSampler) gives each of the"),
     pytest.mark.filterwarnings("ignore:global_batch_size is .* do not divide"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),

@@ -110,7 +110,7 @@ def test_other_options_are_named_too(tmp_path):
 def test_a_finished_run_says_so_and_trains_nothing(tmp_path):
     results = trainer(tmp_path).fit(BATCHES, BATCHES, epochs=2)
     again = trainer(tmp_path)
-    with pytest.warns(UserWarning, match=r"nothing was trained: the run is finished, with 2 epochs and 6 updates"):
+    with pytest.warns(UserWarning, match=r"nothing was trained: the run is finished \(epochs: 2, updates: 6\)"):
         assert again.fit(BATCHES, BATCHES, epochs=2) == results
     assert again.update == 6
 
@@ -125,7 +125,7 @@ def test_resume_false_starts_anew_and_loses_nothing(tmp_path, capsys):
         made.fit(BATCHES, BATCHES, epochs=2)
         assert made.update == 6
         runs.append(made)
-    assert f"an earlier run in {tmp_path} are in {tmp_path / 'earlier-2'} now" in capsys.readouterr().out
+    assert f"an earlier run were moved from {tmp_path} to {tmp_path / 'earlier-2'}" in capsys.readouterr().out
     for made, folder in zip(runs, ("earlier-1", "earlier-2", "."), strict=True):
         checkpoints = tmp_path / folder / "checkpoints"
         assert sorted(path.name for path in checkpoints.iterdir()) == ["update-00000003.pt", "update-00000006.pt"]

@@ -156,7 +156,7 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
     def model(bias):
         return nn.Sequential(nn.Conv2d(3, 4, 3, bias=bias), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
 
-    with pytest.warns(UserWarning, match=r"bias of convolutions: 1, the first is 0\. drop_dead_bias"):
+    with pytest.warns(UserWarning, match=r"bias of convolutions \(1 in all, such as 0\)\. drop_dead_bias"):
         trainer(model(True), MOMENTUM)
     trainer(model(False), MOMENTUM)
 
@@ -164,13 +164,13 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"metrics": {"loss": summed}}, r"metrics is \['loss'\], but must be other names than loss, kind"),
+        ({"metrics": {"loss": summed}}, r"metrics is \['loss'\], but must be names other than loss, kind"),
         ({"precision": "fp8"}, "precision is 'fp8'.*fp32, bf16, fp16"),
         ({"accumulate": 0}, "accumulate is 0, but must be a whole number from 1 on"),
         ({"log_every": 0}, "log_every is 0"),
         ({"clip_norm": 0}, "clip_norm is 0, but must be above 0, or None"),
-        ({"recompute": (nn.Conv2d,)}, "recompute is 'Conv2d', but .*of some of the model's modules"),
-        ({"callbacks": {"batch": print}}, r"callbacks is \['batch'\], but must be of step, epoch, eval, save"),
+        ({"recompute": (nn.Conv2d,)}, "recompute is 'Conv2d', but .*that some of the model's modules have"),
+        ({"callbacks": {"batch": print}}, r"callbacks is \['batch'\], but must be among step, epoch, eval, save"),
         ({"profile": True}, "profile is True, but must be a whole number"),
     ],
 )

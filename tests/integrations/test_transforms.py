@@ -14,7 +14,6 @@ from common import train_loader
 from fastdata import LMDBDataset, Loader
 from stores import sha, square
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 MEAN, STD = timm.data.IMAGENET_DEFAULT_MEAN, timm.data.IMAGENET_DEFAULT_STD
 
 

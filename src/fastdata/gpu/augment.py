@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastdata.gpu.batch import Ragged
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
 DRAWN = ("rand", "randn", "randperm")  # the operators that kornia draws with
@@ -16,15 +19,15 @@ ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # kornia's: they mix sampl
 class Augment(nn.Module):
     """Applies augmentations of kornia to integer batches on their device.
 
-    A sample's random numbers depend on (seed, epoch, id) only: not on its batch, its place in it, or the number of ranks. torch's
+    A sample's random numbers depend on (seed, epoch, id) only: not on its batch, its place there, or the number of ranks. torch's
     own generators stay unchanged.
 
-    Kornia 0.9 or newer gets the whole batch as floats from 0 to 1, and draws for all samples at once. What it draws once per batch
+    Kornia 0.9 or newer gets the whole batch as floats from 0 to 1, and draws for all samples at once. What it would draw per batch
     (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded to
     integers again for `GPUNormalize`.
 
-    Boxes and keypoints do not follow transforms that move pixels; for a batch with masks, such a transform is an error. For several
-    views, the result is a tuple, and each view has random numbers of its own.
+    For a batch with masks, boxes or keypoints, which would stay, a transform that moves pixels is an error. For several views, the
+    result is a tuple, and each view has random numbers of its own.
 
     Args:
         transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
@@ -42,12 +45,12 @@ class Augment(nn.Module):
         modules = list(transform.modules()) if isinstance(transform, nn.Module) else []
         if not any(kind.__module__.startswith("kornia.") for module in modules for kind in type(module).__mro__):
             raise TypeError(
-                f"Augment takes augmentations of kornia, found {type(transform).__name__}: use LMDBDataset(..., transform=)"
+                f"Augment takes augmentations of kornia, found {type(transform).__name__}: give it to LMDBDataset(transform=)"
             )
         for module in modules:
             name, kinds = type(module).__name__, {kind.__name__ for kind in type(module).__mro__}
             if any(kind.startswith(ACROSS) for kind in kinds):
-                raise ValueError(f"{name} mixes samples, which would depend on their batch: apply it after Augment")
+                raise ValueError(f"{name} changes samples together, which would depend on their batch: apply it after Augment")
             if "AugmentationBase2D" in kinds and "IntensityAugmentationBase2D" not in kinds:
                 self._moving = name
 
@@ -62,9 +65,10 @@ class Augment(nn.Module):
         if ids is None and hasattr(images, "ids"):
             batch, ids, epoch = images, images.ids, images.position[0]
             images, *targets = (batch,) if isinstance(batch, Tensor) else tuple(batch)
-            if self._moving and any(isinstance(part, Tensor) and part.dim() == 3 and part.dtype in LARGEST for part in targets[:1]):
-                text = f"{self._moving} moves pixels, but the masks would stay"
-                raise TypeError(f"{text}: move both by kornia's AugmentationSequential, in a function for batch_transform=")
+            targets = [*targets[0].values()] if targets and isinstance(targets[0], Mapping) else targets[:1]
+            if self._moving and any(map(_has_places, targets)):
+                text = f"{self._moving} moves pixels, but masks, boxes and keypoints would stay"
+                raise TypeError(f"{text}: move both together by kornia's AugmentationSequential, in a batch_transform=")
         if ids is None or epoch is None:
             raise TypeError("Augment takes a batch of a Loader, or images with ids= and epoch=: random numbers depend on these")
         if isinstance(images, tuple):
@@ -79,7 +83,7 @@ class Augment(nn.Module):
                 "a dict one by one, as augment(batch[0][NAME], batch.ids, batch.position[0])"
             )
         if len(ids) != len(images):
-            raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
+            raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one id for each")
         seed = self.seed - (1 << 64) if self.seed >> 63 else self.seed
         common = _mixed(_mixed(torch.tensor([seed], device="cpu")) + epoch)
         common = _mixed(common + GOLDEN * torch.tensor([view], device="cpu")) if view else common
@@ -92,6 +96,13 @@ class Augment(nn.Module):
             out: Tensor = self.transform(floats)
         out = (out[:count] * largest).round_().clamp_(0, largest).to(images.dtype)
         return out.contiguous(memory_format=torch.channels_last)
+
+
+def _has_places(target: Any) -> bool:
+    """Return whether a target is masks, or lists of boxes or keypoints."""
+    if isinstance(target, Ragged):
+        return target.values.dim() > 1
+    return isinstance(target, Tensor) and target.dim() == 3 and target.dtype in LARGEST
 
 
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -109,7 +120,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         options = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
         name = func._schema.name.removeprefix("aten::")
         if name not in DRAWN:
-            raise TypeError(f"the transform uses torch's {name}, but Augment knows only {', '.join(DRAWN)}: leave it out")
+            raise TypeError(f"the transform uses torch's {name}, but Augment knows only {', '.join(DRAWN)}: leave that module out")
         if name == "randperm":  # one row, because it belongs to no sample
             order = self._uniform(torch.empty(1, *args, device=options.get("device"))).argsort()[0]
             return order.to(options.get("dtype") or torch.int64)
@@ -122,7 +133,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
             found = f"{list(out.shape)} for {count} samples"
-            raise TypeError(f"the transform draws a tensor {found}, but Augment needs one row per sample, or one: leave it out")
+            raise TypeError(f"the transform draws a tensor {found}, but Augment needs one row per sample, or one in all: omit it")
         rows = self._keys if length == count else self._common
         self._draws += 1
         rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)

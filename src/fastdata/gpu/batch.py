@@ -61,7 +61,7 @@ class Ragged:
         """Return one tensor [n, length, ...], with `fill` after the end of each list.
 
         Args:
-            length: longer lists are cut to their first items. Default: the longest, for which the host waits for the device.
+            length: cut longer lists to their first items. Default: that of the longest, for which the host waits for the device.
             fill: the value of the padding.
         """
         lengths = self.lengths
@@ -139,13 +139,13 @@ class _WithRows:
 
 
 class Batch(_WithRows, tuple[Any, ...]):
-    """The tuple that a Loader yields. It unpacks as `images, targets = batch`. A batch with names is a MappingBatch.
+    """The tuple that a Loader yields. It unpacks as `images, targets = batch`. Samples that are dicts make a MappingBatch.
 
     The attributes survive `.to`, copying, pickling, and pytree maps that keep the number of rows, as in torchvision's
     transforms. A new Batch gets them too if it holds a tensor of the old one.
 
     Attributes:
-        valid: number of real rows. It is less than the number of rows only at the end of an epoch over several ranks.
+        valid: number of real rows. It is less than the number of rows only where several ranks do not divide a batch.
         ids: the dataset's indices of the rows, int64 numpy.
         position: (epoch, samples of it consumed by all ranks, including this batch), where a run would resume. With a
             `batch_sampler`: (epoch, batches consumed).

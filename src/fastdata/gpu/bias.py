@@ -18,11 +18,11 @@ CHANGED = "forward", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", 
 def drop_dead_bias(model: nn.Module) -> list[str]:
     """Remove, in place, the bias of each convolution that only feeds a BatchNorm, which cancels it. Return the convolutions' names.
 
-    The running mean takes the bias over. Load older checkpoints before, and make an optimizer, DDP or torch.compile afterwards.
+    The running mean takes the bias over. Load older checkpoints before this, and make an optimizer, DDP or torch.compile after it.
 
-    A bias is kept unless torch.fx can trace the model, and finds that in training and in evaluation `forward` calls the convolution
-    once, and gives its output only to a BatchNorm that is called once. It is kept if a module has hooks, or one of these two is
-    frozen, parametrized or shares tensors. Attributes on which `forward` branches must stay as they are; inputs need a batch axis.
+    A bias is removed only if torch.fx can trace the model, and finds that, in training and in evaluation, `forward` calls the
+    convolution once, and gives its output only to a BatchNorm that is called once. It is kept if a module has hooks, the BatchNorm
+    is frozen, or one of the two is parametrized or shares tensors. What `forward` branches on must stay; inputs need a batch axis.
     """
     modules: dict[str, Any] = dict(model.named_modules())
     for conv, norm in (pairs := dead_biases(model)):

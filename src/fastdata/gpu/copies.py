@@ -25,7 +25,7 @@ def numbered(device: str | torch.device) -> torch.device:
 
 
 class Copy:
-    """A batch whose copy runs until `event`, or is finished if that is None. Its `blocks` of memory belong to the stream `home`."""
+    """A batch whose copy runs until `event`; None: it is finished. Its `blocks` of memory belong to the stream `home`."""
 
     def __init__(self, data: Any, blocks: list[Tensor], home: cuda.Stream | None = None, event: cuda.Event | None = None) -> None:
         self._data = data
@@ -115,7 +115,7 @@ class Copier:
         return Copy(data, memory, home, event)
 
     def _locked(self, tensor: Tensor) -> Tensor:
-        """Return the tensor if it is page-locked without holes, otherwise a page-locked copy."""
+        """Return the tensor if it has no holes and, with `pin`, is page-locked; otherwise a copy like that."""
         whole = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) == tensor.numel()
         if whole and (tensor.is_pinned() or not self._pin):
             return tensor
@@ -197,7 +197,7 @@ def _room(source: Tensor, device: torch.device) -> Tensor:
 
 
 def _within(block: Tensor, like: Tensor, start: int) -> Tensor:
-    """Return a block's part from byte `start` on with the shape and strides of `like`. It is no view, so it has its own version."""
+    """Return a block's part from byte `start` on with the shape and strides of `like`. It is no view: its version is its own."""
     empty = torch.empty(0, dtype=like.dtype, device=block.device)
     return empty.set_(block.untyped_storage(), start // like.itemsize, like.size(), like.stride())
 

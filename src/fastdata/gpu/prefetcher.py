@@ -31,11 +31,11 @@ class Prefetcher:
         for images, targets in Prefetcher(DataLoader(dataset, 256, num_workers=8, pin_memory=True), "cuda"):
 
     A batch is any nest of tuples, lists and mappings of tensors, which keep their types and attributes; other objects with a `.to`
-    are moved by it. The stream that is current when a batch is returned waits for its copy; the host does not.
+    are moved by that method. The stream that is current when a batch is returned waits for its copy; the host does not.
 
     From a torch DataLoader with workers, only finished batches are fetched ahead, so that no batch waits for a later one; without
-    workers, nothing is. From other loaders, `depth` batches are drawn ahead, random numbers included; each has to be made
-    of new tensors. All other attributes are the loader's own, and may be ahead; so there is no `state_dict`.
+    workers, none are. From other loaders, `depth` batches are drawn ahead, random numbers included; each has to be made
+    of new tensors. Other attributes of a Prefetcher are the loader's, and may be ahead; so it has no `state_dict`.
 
     Args:
         loader: any iterable of batches. A fastdata Loader does the same by itself: `Loader(..., device="cuda")`.

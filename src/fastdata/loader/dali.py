@@ -40,8 +40,8 @@ def import_dali(dataset: Any) -> Any:
 class Dali(Engine):
     """DALI, decoding some batches ahead in threads of this process.
 
-    A batch stays valid while its tensor lives: DALI's dynamic executor does not reuse that memory, and the end of the pipeline does
-    not free it. On a GPU the batch is copied into torch's own memory, so that torch's rules for streams hold.
+    A batch stays valid while its tensor lives: DALI's dynamic executor does not reuse its memory, and the end of the pipeline does
+    not free this. On a GPU the batch is copied into torch's own memory, so that torch's rules for streams hold.
 
     Args:
         loader: the Loader whose batches are made.
@@ -111,7 +111,7 @@ class Dali(Engine):
         self._pipe.schedule_run()
 
     def _decode(self, fed: list[Array]) -> torch.Tensor:
-        """Return the oldest submitted batch, uint8 [n, H, W, C]. On a GPU the current stream waits for it, not the host."""
+        """Return the oldest submitted batch, uint8 [n, H, W, C]. On a GPU the current stream waits for it; the host does not."""
         stream = None if self._device is None else torch.cuda.current_stream(self._device)
         (out,) = self._pipe.share_outputs(cuda_stream=stream)
         batch: torch.Tensor = torch.utils.dlpack.from_dlpack(out.as_tensor())

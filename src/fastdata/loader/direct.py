@@ -1,4 +1,4 @@
-"""Batches that are one gather, of tokens and tables. This process makes them: sending them from a worker would cost more."""
+"""Gathers batches of tokens and tables in this process: to send them from a worker would cost more."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Direct(Engine):
 
     Args:
         dataset: has `locate(indices, seed=, epoch=, repeats=)`, which returns an array with one row per sample, and
-            `gather(rows, pin=)`, which returns the batch. If it has `at_once`, that many rows are gathered for several batches,
-            which are views of them; `gather` then returns a tensor or a tuple of tensors.
+            `gather(rows, pin=)`, which returns the batch. If it has `at_once`, one call gathers up to that many rows, and
+            several batches are views of these; `gather` then returns a tensor or a tuple of tensors.
         requests: the requests, in order.
         pin: page-lock the batches.
     """

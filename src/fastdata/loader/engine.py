@@ -1,4 +1,4 @@
-"""Engines that make the batches of a Loader in worker processes, this process or a device, and copy them to a device."""
+"""Engines that make the batches of a Loader in worker processes, in this process or on a device, and copy them to a device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fastdata.loader.slots import Slots
 
 
 class Engine(Protocol):
-    """Makes batches in the order of its `Requests`, until an error or `close`. The defaults suit an engine without processes."""
+    """Makes batches in the order of its `Requests`, until an error or `close`. The defaults here suit one without processes."""
 
     slots: Slots | None = None
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
-        """Return the next batch of this generation, and drop earlier generations. Raise the error of a failed batch."""
+        """Return the next batch of this generation, and drop those of earlier ones. Raise the error of a failed batch."""
 
     def ready(self) -> bool:
         """Return whether `receive` would return the next batch, or raise, without waiting for it to be made."""

@@ -25,8 +25,8 @@ class Stats(Timing):
     Attributes:
         batches, samples: how many were delivered.
         wait_s: seconds that the consumer waited for a batch.
-        work_s: seconds that workers spent making batches (with DALI: that this process spent). Parts of these are
-        read_s, decode_s, resize_s: waiting for the images' bytes; decoding; resizing, cropping and flipping.
+        work_s: seconds that workers spent making batches (without workers: that this process spent).
+        read_s, decode_s, resize_s: parts of work_s: waiting for the images' bytes; decoding; resizing, cropping and flipping.
         slots, slots_in_use: batches that shared memory has room for, and how many of these are being filled, waiting or held.
         slot_bytes: shared memory of all slots.
         copies: batches that were handed out as a copy because the consumer held too many.
@@ -60,7 +60,7 @@ class LoaderPosition:
         epoch, consumed: the position of the next batch.
         begun: whether a batch was delivered since the position was set.
         passes: how many passes have begun; only the last of them delivers.
-        in_flight: the position of the batch that the engine makes next.
+        in_flight: the position of the batch that the engine returns next.
         transforms: the functions for each batch on its device.
         requests: the `Requests` of this rank, or None until the rank is looked up.
     """
@@ -78,7 +78,7 @@ class LoaderPosition:
     def copy(self) -> LoaderPosition:
         """Return this position, with nothing that runs."""
         if self.engine is not None:
-            raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
+            raise TypeError("a running Loader cannot be pickled: pickle its state_dict(), or close() it first")
         return replace(self, requests=None, stats=replace(self.stats))
 
     @property
@@ -111,7 +111,7 @@ class LoaderPosition:
         self.end_epoch()
 
     def _receive(self, start: Callable[[], Engine]) -> Any:
-        """Return the next batch, by the engine that runs, or by a new one."""
+        """Return the next batch from the running engine, or from a new one."""
         started = time.perf_counter()
         requests: Requests = self.requests
         try:
@@ -155,8 +155,8 @@ def _with_rows(data: Any, request: Request) -> Any:
     except AttributeError:
         if valid < len(ids):
             raise LoaderError(
-                f"the last batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} "
-                "cannot mark: let collate_fn return a tuple or a dict, or give drop_last=True"
+                f"a batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} "
+                "cannot mark: let collate_fn return a tuple or a dict, or give batch_size and drop_last=True"
             ) from None
     return data
 

@@ -76,12 +76,12 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Describes the batch sent with it; a SlotDataset's is (arrays outside the slot, targets or, if they are an array, None).
+    """Describes the batch sent with it. A SlotDataset sends (arrays outside the slot, targets or, if an array holds them, None).
 
     Attributes:
-        request: the request it answers.
-        spans: where the first arrays lie in the request's slot; the others are outside.
-        work_s: seconds that it took.
+        request: the request that it answers.
+        spans: where the first arrays lie in the request's slot; the other arrays lie outside.
+        work_s: seconds that making the batch took.
         timing: the parts of `work_s`.
         error: a worker's error, for the loader to raise if it still wants this batch.
     """
@@ -175,7 +175,7 @@ class _Pickled:
 
 
 def _wrap_error(error: BaseException) -> ExceptionWrapper:
-    """Wrap an error for another process. Use LoaderError for a class that cannot be pickled or would end it."""
+    """Wrap an error for another process. Use LoaderError for a class that cannot be pickled or would end that process."""
     try:
         known = isinstance(error, Exception) and bool(pickle.dumps(type(error)))
     except Exception:  # noqa: BLE001  whatever a user's class does
@@ -198,5 +198,5 @@ def as_is(data: Any) -> Any:
 
 
 def quiet_worker(_: int) -> None:
-    """Use one OpenCV thread in a worker: the workers are the parallelism."""
+    """Use one OpenCV thread in a worker: the workers already run in parallel."""
     cv2.setNumThreads(1)

@@ -42,51 +42,51 @@ class Loader(Fixed):
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
     [B, columns]. The tuple has `.valid`, how many rows are real (at the end of an epoch on several ranks the last row may repeat a
     sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
-    A dataset with several crops yields a tuple of images; of several images a sample, a dict of them. With `fields`, targets are
-    what LMDBDataset says; a MaskDataset yields masks [B, H, W], a TokenDataset one tensor [B, block_size + 1]. Other datasets yield
-    what torch's default_collate makes of their items. Tensors and dicts have these attributes, too.
+    A dataset with several crops yields a tuple of images; one with several images per sample, a dict. With `fields`, targets are
+    as LMDBDataset says; a MaskDataset yields masks [B, H, W], a TokenDataset one tensor [B, block_size + 1]. Other datasets yield
+    what torch's default_collate makes of their items. Batches that are tensors or dicts have these attributes, too.
 
     Workers write images into shared memory. A batch stays unchanged for as long as this process holds it or a view of it (clone it
-    before a fork). A consumer that holds more than three batches gets copies. `stats()` reports this memory, and who is waiting.
+    before a fork). A consumer that holds more than three batches gets copies. `stats()` reports memory and waiting times.
 
     Order, crops and flips depend on (seed, epoch, sample), never on workers, ranks or interruptions. As with torch's DataLoader,
-    each `iter(loader)` begins a new epoch if the last one has delivered a batch; `set_epoch`, also of a sampler of yours, and
-    `load_state_dict` override this. The first pass compares the ranks of torch.distributed, so all of them have to begin it,
+    each `iter(loader)` begins a new epoch if the last one has delivered a batch; `load_state_dict`, and `set_epoch` of the Loader
+    or of your sampler, override this. The first pass compares the ranks of torch.distributed, so all of them have to begin it,
     unless `split` is False or `rank` is given.
 
     Args:
         dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset. torch's Subset and ConcatDataset of fastdata's
             datasets are turned into fastdata's own, which are faster.
         batch_size: samples per batch and rank, as in torch.
-        global_batch_size: samples per batch over all ranks, to resume on another number of ranks. If that does not divide it,
-            some repeat a sample in each batch, and `batch.valid` says so.
+        global_batch_size: samples per batch over all ranks, to resume on another number of ranks. If that number does not divide
+            it, some ranks repeat a sample in each batch, and `batch.valid` says so.
         shuffle: draw a new order each epoch.
         order: "full" shuffles all samples together. "interleaved" uses few shards of the store at a time (docs/loader.md), for
             stores on slow disks and behind a cache. Default: "interleaved" for a store behind a cache, else "full".
-        sampler: yields this rank's indices, as any torch Sampler. If its `set_epoch` sets its `epoch`, the Loader sets each epoch,
-            or follows a program that sets one; other samplers are left to the program. The Loader seeds torch's default generator
-            by (seed, epoch), but no generator of the sampler. Its indices are drawn when a pass begins.
+        sampler: yields this rank's indices, as any torch Sampler does. If its `set_epoch` sets its `epoch`, the Loader calls that
+            for each epoch, or follows a program that does; other samplers are left to the program. The Loader seeds the default
+            generators by (seed, epoch), but none that the sampler has. Indices are drawn when a pass begins.
         batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; otherwise like `sampler`.
-        collate_fn: makes a batch of a list of items, for other datasets than fastdata's. Default: torch's default_collate.
-        batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
-            generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
-        num_workers: processes that make batches; 0: this process. Default: one for each core, shared with the other ranks of this
-            machine. Batches of tokens are always made in this process.
-        device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes: tensors of the current stream.
+        collate_fn: makes a batch of a list of items, for datasets other than fastdata's. Default: torch's default_collate.
+        batch_transform: a callable, or a list of callables, applied to each batch on its device, in the consumer's stream, where
+            it may use torch's generators. GPUNormalize and Augment get the images, NextToken the tokens, others the batch.
+        num_workers: processes that make batches; 0: this process. Default: one for each core of this machine, divided among its
+            ranks. Batches of tokens and tables are always made in this process.
+        device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes, for use on the current stream.
         seed: 0 to 2^64 - 1.
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
         device_prefetch: the most batches that are copied to the device ahead of the consumer.
-        pin_memory: page-lock the batches; by default if the device is a GPU.
+        pin_memory: whether to page-lock the batches. Default: True if the device is a GPU.
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; only pixel
             values differ, by 1 or 2.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, read this size and crop to this side.
-        split: divide the samples among the ranks. False: deliver every sample, for instance to one rank that evaluates.
-        rank, world_size: found by default at `len` and `iter`: from torch.distributed if it is initialized, else from RANK and
-            WORLD_SIZE in the environment, else 0 of 1.
+        split: divide the samples among the ranks. False: deliver every sample to this rank, for instance if it alone evaluates.
+        rank, world_size: by default looked up at `len` and `iter`: in torch.distributed if that is initialized, else in RANK and
+            WORLD_SIZE of the environment, else rank 0 of 1.
 
     Raises:
-        ValueError: an argument is wrong.
+        ValueError, TypeError: an argument is wrong.
         MissingExtraError: backend is "dali", and DALI is not installed.
         LoaderError: while iterating, a batch cannot be made, or a worker died; torch.distributed contradicts the environment,
             or WORLD_SIZE is above 1 and the rank is unknown; ranks differ in data, seed, order, epoch or length, or
@@ -135,8 +135,8 @@ class Loader(Fixed):
         self._direct = is_direct(dataset)
         if collate_fn not in (None, default_collate) and (isinstance(dataset, SlotDataset) or self._direct):
             raise ValueError(
-                f"collate_fn is for other datasets: a {type(dataset).__name__} makes whole batches itself. Give it a transform, or "
-                "give the Loader a batch_transform"
+                f"collate_fn is for other datasets: a {type(dataset).__name__} makes whole batches itself. Leave collate_fn out; "
+                "give the Loader a batch_transform instead"
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -187,7 +187,7 @@ class Loader(Fixed):
 
     @property
     def global_batch_size(self) -> int:
-        """Samples of a batch over all ranks; with a sampler, on this rank; 1 with a batch sampler, which counts in batches."""
+        """Samples of a batch over all ranks; with a sampler, on this rank; 1 with a batch sampler, since it counts batches."""
         return self._requests().counts.global_batch_size
 
     @property
@@ -234,7 +234,7 @@ class Loader(Fixed):
 
     @property
     def batch_sampler(self) -> EpochSampler:
-        """As `sampler`; its len() is the number of batches."""
+        """Like `sampler`, but its len() is the number of batches."""
         return EpochSampler(self, self.__len__)
 
     def _count_samples(self) -> int:
@@ -254,7 +254,7 @@ class Loader(Fixed):
         return {"epoch": epoch + over, "consumed": 0 if over else consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where a state was taken. Workers and ranks may differ in number; `global_batch_size` keeps the batches the same.
+        """Continue where a state was taken. Workers and ranks may differ in number; the same `global_batch_size` keeps the batches.
 
         Raises:
             ValueError: seed, shuffle, order, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
@@ -288,7 +288,7 @@ class Loader(Fixed):
         return position.deliver(position.passes, self._start, self._outdated)
 
     def _outdated(self) -> bool:
-        """Return whether a transform or view was set since the last call: workers started before lack it.
+        """Return whether a transform or view was set since the last call: workers started before that lack it.
 
         Raises:
             LoaderError: it was set on a dataset inside a Subset or ConcatDataset that was unwrapped.
@@ -298,8 +298,8 @@ class Loader(Fixed):
         before, now = self._settings, (settings(self.dataset), settings(self._original))
         if self.dataset is not self._original and now[1] != before[1]:
             raise LoaderError(
-                f"a transform was set inside a {type(self._original).__name__} after the Loader had unwrapped it: "
-                "set loader.dataset.transform, or make the Loader afterwards"
+                f"a transform or view was set inside a {type(self._original).__name__} that the Loader had unwrapped: "
+                "set it on loader.dataset, or make the Loader afterwards"
             )
         self._settings = now
         return now != before

@@ -32,8 +32,8 @@ def permute(positions: Array, n: Any, bits: Any, keys: Array) -> Array:
 
     Args:
         positions: int64 [k].
-        n, bits: the size, and the bits of the network (at least 2, and enough for n - 1), for all positions or for each, int64 [k].
-        keys: uint32 [ROUNDS], or for each position, uint32 [ROUNDS, k].
+        n, bits: the size, and the bits of the network (at least 2, and enough for n - 1): one number, or int64 [k], one each.
+        keys: uint32 [ROUNDS], or one column per position, uint32 [ROUNDS, k].
     """
     each = keys.ndim > 1
     n = np.asarray(n, np.uint64)
@@ -94,7 +94,7 @@ class EpochOrder:
 
 
 def number_of_lanes(shards: int) -> int:
-    """Return the number of lanes for so many shards: the largest that leaves each lane 8 shards, and at least 8 lanes."""
+    """Return the number of lanes for this many shards: the largest of LANES that leaves each lane 8 shards, or else 8."""
     return max(lanes for lanes in LANES if lanes * MIN_SHARDS_PER_LANE <= max(shards, LANES[0] * MIN_SHARDS_PER_LANE))
 
 
@@ -109,7 +109,7 @@ class LaneOrder:
         counts: the number of samples in each shard, int64 [shards].
         seed: 0 to 2^64 - 1.
         lanes: the number of lanes. Default: `number_of_lanes` of the shards that have samples.
-        samples: the dataset's indices in the order of their shards, int64 [n], or None if they are in this order.
+        samples: the dataset's indices in the order of their shards, int64 [n], or None if the indices already are.
     """
 
     def __init__(self, counts: Array, seed: int, lanes: int | None = None, samples: Array | None = None) -> None:
@@ -124,7 +124,7 @@ class LaneOrder:
 
     @classmethod
     def of(cls, dataset: Any, seed: int) -> LaneOrder:
-        """Return the order of a dataset that says in which shard each sample lies. It depends on the dataset alone.
+        """Return the order of a dataset that says in which shard each sample lies. The lanes depend on the dataset alone.
 
         Raises:
             ValueError: the dataset has no shards, or draws its samples from all of them.
@@ -173,7 +173,7 @@ class LaneOrder:
 
 @dataclass(frozen=True)
 class RankShard:
-    """A rank's part of a global batch, which is the positions [k G, (k + 1) G) of the epoch. Rank r takes every W-th of them.
+    """A rank's part of a global batch of G: the positions [k G, (k + 1) G) of the epoch. Rank r of W takes every W-th of them.
 
     With `blocks` it takes n = G / W neighbours, from k G + r n on, so that rows gathered from all ranks are in order.
 
@@ -186,7 +186,7 @@ class RankShard:
     blocks: bool = False
 
     def positions(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
-        """Return this rank's positions in [start, stop) (whole batches, or a smaller one), and how many of each are real."""
+        """Return this rank's positions in [start, stop) (whole batches, or a smaller one), and how many of each batch are real."""
         size = min(batch, stop - start)
         rows = -(-size // self.world_size)
         k = np.arange(rows)

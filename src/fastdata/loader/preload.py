@@ -1,7 +1,7 @@
 """Imported by the fork server before it starts workers, so that they share the modules that they need.
 
 The garbage collector is off meanwhile: it would find nothing, and take a tenth of the time. `gc.freeze` then hides the objects from
-it, whose marks would give each worker its own copy of their pages.
+the collector, whose marks would give each worker its own copy of the objects' pages.
 """
 
 import gc

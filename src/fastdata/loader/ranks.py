@@ -33,7 +33,7 @@ class Ranks:
     blocks: bool = False
 
     def find(self) -> RankShard:
-        """Return this process's part of each batch, by the arguments, torch.distributed, or RANK and WORLD_SIZE; else all of it.
+        """Return this process's part of a batch, by the arguments, torch.distributed, or RANK and WORLD_SIZE; else the whole.
 
         Raises:
             ValueError: the arguments are out of range, or only one of them is given.
@@ -58,7 +58,7 @@ class Ranks:
             return RankShard(rank, ranks, self.blocks)
         if number is None and size > 1:
             raise LoaderError(
-                f"WORLD_SIZE is {size}, but nothing says which rank this process is, and all would read the same samples. "
+                f"WORLD_SIZE is {size}, but nothing says which rank this process is: all processes would read the same samples. "
                 "Initialize torch.distributed before the loader is used, set RANK, or give the Loader rank= and world_size="
             )
         if not 0 <= (number or 0) < size:

@@ -24,7 +24,7 @@ BATCHES_AHEAD = 256  # of a sampler, whose list is drawn at once
 
 
 class Requests:
-    """Requests of all epochs, without a gap: an epoch's first batches are made while the previous epoch's last are consumed.
+    """Requests of all epochs, without a gap: an epoch's first batches are made while the last ones of the epoch before are used.
 
     Args:
         sampling: what decides the batches: an order of the samples, or a sampler, and the sizes to read.
@@ -33,7 +33,7 @@ class Requests:
     Attributes:
         slots: where each request takes a slot from, or None.
         compared: whether the ranks have been compared.
-        generation: the number of restarts; it marks replies to requests from before the last one.
+        generation: the number of restarts; it marks replies to requests from before the last restart.
     """
 
     def __init__(self, sampling: Sampling, shard: RankShard) -> None:
@@ -70,7 +70,7 @@ class Requests:
         }
 
     def rows(self) -> int:
-        """Return the most samples in a batch; with a batch sampler, in this epoch. Later, larger batches are copied."""
+        """Return the most samples in a batch; with a batch sampler, of this epoch. Larger ones later do not fit a slot."""
         if self._sampler is not None:
             whole = self._sampler.batches(self._epoch, 0, self.counts.epoch_stop, self.counts.global_batch_size)
             return max(len(indices) for indices, _ in whole)
@@ -99,7 +99,7 @@ class Requests:
         return indices, epoch, stop
 
     def end(self) -> None:
-        """Give up the slots and the announced reads. `restart` must come before the next batch."""
+        """Give up the slots and the announced reads. `restart` must be called before the next batch."""
         self.slots = None
         if self._schedule is not None:
             self._schedule.restart(self._epoch, self._start)
@@ -148,7 +148,7 @@ class Requests:
         return [(indices, repeats, len(indices)) for indices, repeats in islice(self._drawn(self._sampler), BATCHES_AHEAD)]
 
     def _ordered(self, epoch: int, start: int) -> tuple[Array, int, int]:
-        """Return this rank's samples of some batches of an epoch, how many of a batch are real, and where the last batch stops."""
+        """Return this rank's samples of some batches of an epoch, how many per batch are real, and where the last batch stops."""
         batch, end = self.counts.global_batch_size, self.counts.epoch_stop
         full = min(max(AHEAD * self.shard.world_size // batch, 1), (end - start) // batch)
         stop = start + full * batch if full else end

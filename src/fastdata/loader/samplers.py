@@ -77,7 +77,7 @@ class UserSampler:
         """Yield the batches of `size` in [start, stop): indices, and how often each came before in the epoch, int64 [2, n].
 
         Raises:
-            LoaderError: the sampler yields something else than it should, or not as much as its len() says.
+            LoaderError: the sampler yields what it should not, or another number than its len() says.
             IndexError: there is no such sample.
         """
         if self._drawn_epoch != epoch:

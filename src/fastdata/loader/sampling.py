@@ -48,7 +48,7 @@ def read_schedule(schedule: Mapping[int, Any] | None, dataset: Any) -> list[tupl
         sizes[epoch] = Size(*value) if isinstance(value, tuple | list) and len(value) <= 2 else Size(value)
     numbers = [*sizes, *(n for size in sizes.values() for n in size if n is not None)]
     if not all(type(n) is int and n >= 0 for n in numbers):
-        raise ValueError(f"schedule is {schedule!r}, but must be {{epoch: size}} or {{epoch: (size, crop)}}, whole numbers")
+        raise ValueError(f"schedule is {schedule!r}, but must be {{epoch: size}} or {{epoch: (size, crop)}} with whole numbers")
     for size in sizes.values():
         sized(dataset, size)
     return sorted(sizes.items())
@@ -133,24 +133,24 @@ class Sampling:
                 raise ValueError("batch_sampler has no batches")
             return SampleCounts(len(self.batch_sampler), 1, len(self.batch_sampler))
         if (self.batch_size is None) == (self.global_batch_size is None):
-            raise ValueError("give batch_size (per rank) or global_batch_size (over all ranks), one of them")
+            raise ValueError("give either batch_size (per rank) or global_batch_size (over all ranks)")
         total = self.global_batch_size or (self.batch_size or 0) * ranks
         if total < ranks:
             raise ValueError(f"global_batch_size is {total}, but must be at least {ranks}, one sample for each rank")
         if total % ranks and (sampler is not None or shard.blocks):  # a sampler, and what Accelerate gathers, has equal parts
-            raise ValueError(f"global_batch_size is {total}, but must be a multiple of the {ranks} ranks")
+            raise ValueError(f"global_batch_size is {total}, but must be a multiple of {ranks}, the number of ranks")
         if total % ranks and shard.rank == 0:
             warn_user(
                 f"global_batch_size is {total}, which {ranks} ranks do not divide: each gets batches of {-(-total // ranks)}, "
                 "where some ranks repeat a sample. fastdata's Trainer leaves repeated rows out; in your own loop, use the first "
-                "batch.valid rows, and weight the loss of each rank by this number"
+                "batch.valid rows, and weight the loss of each rank by batch.valid"
             )
         if sampler is not None:
             total //= ranks
         num_samples = len(self.dataset if sampler is None else sampler)
         stop = num_samples - num_samples % total if self.drop_last else num_samples
         if stop == 0:
-            raise ValueError(f"the dataset has {num_samples} samples, fewer than one batch of {total}")
+            raise ValueError(f"the dataset or sampler has {num_samples} samples, fewer than one batch of {total}")
         return SampleCounts(num_samples, total, stop)
 
     def check_state(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -168,7 +168,7 @@ class Sampling:
         if state["ranks"] != own["ranks"] and state["sampler"] and state["consumed"]:
             raise ValueError(
                 f"the state was taken in the middle of an epoch with {state['ranks']} ranks, this loader has {own['ranks']}: a "
-                "sampler gives each rank a list of its own, so continue with as many ranks, or leave the sampler out"
+                "sampler gives each rank a list of its own, so continue with the same number of ranks"
             )
         if state["global_batch_size"] != own["global_batch_size"] and not state["sampler"]:
             warn_user(
@@ -179,5 +179,5 @@ class Sampling:
         owned = [value for one in samplers for value in getattr(one, "__dict__", {}).values() if isinstance(value, GENERATORS)]
         if owned and (state["epoch"] or state["consumed"]):
             raise ValueError(
-                "the sampler has a generator of its own, whose state was not saved: leave it out, and the Loader seeds torch's"
+                "the sampler has a generator of its own, whose state was not saved: leave that out; the Loader seeds torch's own"
             )

@@ -2,7 +2,7 @@
 
 A slot is handed out as a tensor and is free again when the last view of that tensor is gone. The number of slots is fixed. If the
 consumer holds so many batches that no slot is left for the next one, it gets a copy instead: a batch never changes while this
-process holds it, and memory does not grow. A forked child is not counted: it has to clone the batches that it keeps.
+process holds it, and memory does not grow. A forked child has to clone the batches that it keeps: what it holds is not counted.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from fastdata.tables import TableDataset
 
 
 def settings(dataset: Any) -> list[Any]:
-    """Return the view and the transform of a dataset, and of the datasets that it wraps."""
+    """Return the views and the transform of a dataset, and of the datasets that it wraps."""
     return [getattr(dataset, "views", None), getattr(dataset, "transform", None), *map(settings, inside(dataset))]
 
 
 def unwrapped(dataset: Any) -> Any:
-    """Return torch's Subset or ConcatDataset of fastdata's datasets as one of fastdata's; others, and subclasses, unchanged."""
+    """Return torch's Subset or ConcatDataset of fastdata's datasets as one of fastdata's; any other, or a subclass, as is."""
     if type(dataset) is Subset:
         whole = unwrapped(dataset.dataset)
         return whole.subset(dataset.indices) if isinstance(whole, SlotDataset | TableDataset) else dataset

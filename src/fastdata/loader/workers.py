@@ -34,7 +34,7 @@ WHY_DIED = (
 
 
 def _on_cpu() -> AbstractContextManager[Any]:
-    """Set torch's default device, which may be a GPU, to the CPU: DataLoader makes small tensors on it."""
+    """Make the CPU torch's default device meanwhile, since DataLoader makes small tensors on the default one."""
     return nullcontext() if default_device().type == "cpu" else torch.device("cpu")
 
 
@@ -62,7 +62,7 @@ def begin_worker(worker: int) -> None:
     """Leave Ctrl-C and SIGTERM, which all processes of a terminal or a job receive, to the parent, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # not SIG_IGN, which programs started by a transform would inherit
-    parent = multiprocessing.parent_process()  # that asked for the worker; of the system, it may be the fork server
+    parent = multiprocessing.parent_process()  # which asked for the worker; to the system, the fork server may be the parent
     assert parent is not None
     end_with(int(parent.sentinel))
     quiet_worker(worker)
@@ -197,7 +197,7 @@ class Workers(Engine):
         return isinstance(error, OSError | EOFError) and not self.alive(within=1)
 
     def alive(self, within: float = 0) -> bool:
-        """Return whether no worker has ended, or ends within so many seconds: a dying one's connections break first."""
+        """Return whether all workers run, and go on for so many seconds: a dying worker's connections break first."""
         return not wait([worker.sentinel for worker in workers_of(self._batches)], within)
 
     def close(self) -> None:

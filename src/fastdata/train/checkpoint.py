@@ -58,7 +58,7 @@ class Checkpoints:
         return self.folder / f"update-{update:08}.pt"
 
     def set_aside(self) -> Path | None:
-        """Move the files of an earlier run, also its log, into a new folder. Returns that folder, or None if there were none."""
+        """Move the files of an earlier run, with its log, into a new folder. Returns that folder, or None if nothing moved."""
         run = self.folder.parent
         found = [path for pattern in RUN_FILES for path in sorted(run.glob(pattern))] if self._world.rank == 0 else []
         aside = next(path for number in itertools.count(1) if not (path := run / f"earlier-{number}").exists())
@@ -69,7 +69,7 @@ class Checkpoints:
         return aside if found else None
 
     def save(self, update: int, state: dict[str, Any]) -> None:
-        """Write a state, after `wait`. The state may change once this returns."""
+        """Start to write a state; call `wait` before. The state may change once this returns."""
         if self._world.rank == 0:
             with_thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
             self._written = with_thread.submit(self._write, update, _copied(state))
@@ -81,7 +81,7 @@ class Checkpoints:
         return None if written is None else written.result()
 
     def _write(self, update: int, state: dict[str, Any]) -> Path:
-        """Write a file completely and readable, or not at all, and remove checkpoints that need not be kept."""
+        """Write a complete and readable file, or none, and remove checkpoints that need not be kept."""
         path = self.path(update)
         part = path.with_name(path.name + ".part")
         try:
@@ -109,7 +109,7 @@ class Checkpoints:
         readable = next(filter(self._is_whole, updates), None)
         some, update = self._world.gather((bool(updates), readable))[0]
         if update is None and some:  # raise on all ranks, so that none waits for another
-            raise FastDataError(f"no checkpoint in {self.folder} can be read: remove them to start a new run")
+            raise FastDataError(f"none of the checkpoints in {self.folder} can be read: remove them to start a new run")
         return None if update is None else _read(self.path(update))
 
     def _is_whole(self, update: int) -> bool:
@@ -123,7 +123,7 @@ class Checkpoints:
                     raise FastDataError("it is damaged")
             _read(path, mmap=True)  # leaves the tensors unread
         except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
-            warnings.warn(f"{path} cannot be read ({error}): resuming from an older one", stacklevel=3)
+            warnings.warn(f"{path} cannot be read ({error}): trying an older one", stacklevel=3)
             return False
         return True
 
@@ -175,7 +175,7 @@ def load_states(saved: Sequence[dict[str, Any]], model: nn.Module, *optimizers: 
 
 
 def options_of(optimizer: Optimizer, **own: Any) -> dict[Any, Any]:
-    """Return plain values: the options of a run by name, and of its optimizer by (number of the group, name)."""
+    """Return plain values: the options of a run by name, and those of its optimizer by (number of the group, name)."""
     options: dict[Any, Any] = {**own, "optimizer": type(optimizer).__name__}
     for number, group in enumerate(optimizer.param_groups):
         for name, value in {**group, "lr": group.get("initial_lr", group["lr"])}.items():

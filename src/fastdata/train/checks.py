@@ -56,7 +56,7 @@ class GraphCheck:
 
 
 class CudnnBenchmark:
-    """Lets cuDNN measure its algorithms for each shape of input, until it has seen six: three sizes, with a short batch of each."""
+    """Lets cuDNN measure its algorithms for each shape of input, up to six of them: three sizes, with a short batch of each."""
 
     def __init__(self) -> None:
         self._shapes = set[torch.Size]()
@@ -72,14 +72,14 @@ class CudnnBenchmark:
 
 
 def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: float, scaled: bool) -> FastDataError:
-    """Return the error for `skipped` updates in a row, with the likely causes. scaled: the run is one of fp16."""
+    """Return the error for `skipped` updates in a row, with the likely causes. scaled: the precision is fp16."""
     broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
     value = math.nan if loss is None else loss.item()
     own = f"weights or statistics that are not finite themselves: {', '.join(broken[:3])}; " if broken else ""
     narrow = "; numbers above 65,504, which fp16 can't hold: precision='bf16' can" if scaled else ""
     return FastDataError(
-        f"the last {skipped} updates were all skipped, since their gradients are not finite (the loss is {value:.3g}); they "
-        f"changed no weights. Likely causes: {own}inputs that are not finite; a rate that is too high, which is {rate:.3g} now: "
+        f"the last updates, {skipped} in a row, were skipped, since their gradients are not finite (the loss is {value:.3g}); they "
+        f"changed no weights. Likely causes: {own}inputs that are not finite; a learning rate that is too high ({rate:.3g} now): "
         "lower it, warm it up, or set clip_norm=1.0; a division by 0, or a logarithm or root of 0: "
         f"torch.autograd.set_detect_anomaly(True) names it{narrow}"
     )

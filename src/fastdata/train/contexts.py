@@ -24,7 +24,7 @@ class Interrupted(KeyboardInterrupt, SystemExit):
 
 @contextmanager
 def noted_signals(*, active: bool) -> Iterator[list[int]]:
-    """If `active`, and in the main thread, only note the first SIGTERM or SIGINT, in the list; a second one acts as before."""
+    """If `active`, and in the main thread, only note the first SIGTERM and SIGINT in the list; a second one acts as before."""
     received = list[int]()
     before = dict[signal.Signals, Any]()
 

@@ -25,7 +25,7 @@ def check_rank(loader: Any, world: World) -> None:
     if size is not None and (rank, size) != (world.rank, world.size):
         raise FastDataError(
             f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: "
-            "leave rank and world_size out"
+            "leave rank, world_size and split out"
         )
 
 
@@ -41,7 +41,7 @@ class Epoch:
         position: a result of `state()`, to continue from there, or None to start the epoch.
 
     Attributes:
-        used, total: batches used so far, and of the epoch (None if the loader does not know).
+        used, total: batches used so far, and batches of the epoch (None if the loader does not know).
         over: all batches are used.
     """
 
@@ -107,7 +107,7 @@ class Epoch:
             batch = next(batches, END)
             ended = self._world.gather(batch is END) if self.total is None else [batch is END]
             if any(ended) and not (all(ended) and (self.total is None or self._world.size == 1)):
-                raise _unequal(f"different numbers of batches, since only some end after {self.used}")
+                raise _unequal(f"different numbers of batches or a wrong len(), as one ends after {self.used}")
             if batch is END:
                 break
             self.used += 1
@@ -116,13 +116,13 @@ class Epoch:
             raise FastDataError(f"the loader gave no batches: {NO_BATCHES}")
         more = self.used == self.total and next(batches, END) is not END  # which also ends the loader's own epoch
         if more or self.total not in (None, self.used):
-            found = "more batches, which are left out" if more else f"{self.used} batches"
-            warn_user(f"the loader's len() is {self.total}, but it gave {found}: correct it, since schedules count on it")
+            found = "more batches, which are left out" if more else f"only {self.used}"
+            warn_user(f"the loader's len() is {self.total}, but it gave {found}: correct len(), since schedules count on it")
         self.over = True
 
 
 def _unequal(found: str) -> FastDataError:
-    return FastDataError(f"the loaders have {found}, but ranks would wait for each other: give all equally many, as a Loader does")
+    return FastDataError(f"the loaders have {found}, but ranks would wait for each other: give each rank as many; a Loader does")
 
 
 def first_tensor(batch: Any) -> Tensor | None:

@@ -30,7 +30,7 @@ def sort_metrics(metrics: Mapping[str, Any]) -> Metrics:
         elif callable(metric) and not isinstance(metric, type):
             functions[name] = metric
         else:
-            expected = "a metric is a function, an object with update, compute and reset, or a pair"
+            expected = "a metric is a function, an object with update, compute and reset, or a pair (object, function)"
             raise TypeError(f"metrics[{name!r}] is {metric!r}; {expected}")
     return functions, objects
 
@@ -86,7 +86,7 @@ def _scores_and_targets(outputs: Any, batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return outputs, batch[1]
     raise TypeError(
-        f"a batch is a {type(batch).__name__} of {len(batch)} parts: pass the pair (metric, function(outputs, batch) -> arguments)"
+        f"a batch is a {type(batch).__name__}, not (inputs, targets): pass the pair (metric, function(outputs, batch) -> arguments)"
     )
 
 
@@ -126,7 +126,7 @@ def _computed(objects: Mapping[str, tuple[Any, Any]], number: int, world: World)
 
 
 def _flatten(found: dict[str, float], name: str, value: Any) -> None:
-    """Add a result by name; several of one object are `name/part`."""
+    """Add a result by name; if an object has several, each as `name/part`."""
     if isinstance(value, Tensor) and value.dim() == 1 and len(value) > 1:
         value = dict(enumerate(value.tolist()))
     if isinstance(value, Mapping):
@@ -172,7 +172,7 @@ def _batches(loader: Any, compute: Compute) -> Iterator[tuple[Any, int | None]]:
     check_rank(loader, compute.world)
     sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, DistributedSampler) and (spare := sampler.total_size - len(sampler.dataset)) > 0:  # type: ignore[arg-type]
-        warn_user(f"the DistributedSampler repeats {spare} samples, which count twice here: use fastdata's Loader")
+        warn_user(f"the DistributedSampler repeats {spare} of the samples, which count twice here: use fastdata's Loader")
     if hasattr(loader, "set_epoch"):
         loader.set_epoch(0)  # the same random crops each time
     count = 0

@@ -54,7 +54,7 @@ class Means:
         self._sums[name] = total + _wide(value), number + _wide(count)
 
     def read(self, world: World) -> dict[str, float]:
-        """Return the means over all ranks since the last call. All ranks must call it together."""
+        """Return the means, over all ranks, of what was added since the last call. All ranks must call this together."""
         ranks = world.gather({name: (float(total), float(count)) for name, (total, count) in self._sums.items()})
         self._sums.clear()
         means = dict[str, float]()
@@ -117,7 +117,7 @@ class Log:
 
 
 class ProgressDisplay:
-    """A progress bar on a terminal, one line per epoch, and one per minute where there is no terminal. shown: on rank 0."""
+    """A progress bar on a terminal, one line per epoch, and one per minute where there is no terminal. shown: True on rank 0."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
@@ -160,6 +160,6 @@ def line(record: Mapping[str, Any]) -> str:
     loss = "no loss" if record["loss"] is None else f"loss {record['loss']:.4g}"
     rates = f"{record['samples_per_s']:,.0f} samples/s ({record['samples_per_s_without_waiting']:,.0f} without waiting)"
     rate = f", lr {record['lr']:.3g}" if "lr" in record else ""
-    skipped = f", {record['skipped']} updates skipped: not finite" if record["skipped"] else ""
+    skipped = f", skipped updates: {record['skipped']} (gradients not finite)" if record["skipped"] else ""
     others = "".join(f", {name} {value:.4g}" for name, value in record.items() if name not in RECORDED)
     return f"{loss}, {rates}, {record['wait']:.0%} of the time waiting for data{rate}{skipped}{others}"

@@ -37,8 +37,8 @@ def losses_of(result: Any) -> Losses:
     if isinstance(second, Tensor) and second.dim():
         if second.dtype != torch.bool or second.shape != losses.shape:
             raise TypeError(
-                f"loss_fn returned {_described(result)}, but a mask is bool and of the shape of the losses: use mask.bool(). "
-                "For weights return (loss_sum, count) with (losses * weights).sum() and weights.sum()"
+                f"loss_fn returned {_described(result)}, but a mask must be bool and have the shape of the losses: use "
+                "mask.bool(), or reshape it. For weights return (loss_sum, count) with (losses * weights).sum() and weights.sum()"
             )
         losses = losses.masked_fill(~second, 0)
         return Losses(losses, _sum(losses), second.sum())

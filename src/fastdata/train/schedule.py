@@ -1,4 +1,4 @@
-"""Steps torch's schedulers, and functions of an update's index, each when it is due, and keeps plain state."""
+"""Steps torch's schedulers, and functions of an update's index, each when it is due, and keeps their state as plain values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SchedulerLike: TypeAlias = Callable[[int], float] | LRScheduler | tuple[LRSchedu
 class Schedule:
     """Sets the rates of an optimizer by a function of the update, a scheduler of torch (`of_torch`), or not at all.
 
-    It steps `every` "update", "epoch" or "evaluation", or "never"; `metric` is that of a ReduceLROnPlateau.
+    It steps `every` "update", "epoch" or "evaluation", or "never"; `metric` is what a ReduceLROnPlateau looks at.
     """
 
     def __init__(self, scheduler: SchedulerLike, optimizer: Optimizer) -> None:
@@ -32,7 +32,7 @@ class Schedule:
         self._moves: bool | None = None  # whether a rate was above 0 since the last epoch ended; None: there was no update
         self._scheduler: Any = base
         if isinstance(base, LRScheduler) and base.optimizer is not optimizer:
-            raise ValueError(f"the {_name(base)} is of another optimizer: make it with the optimizer of the Trainer")
+            raise ValueError(f"the {_name(base)} is of another optimizer: give the Trainer the optimizer it was made with")
         self._fitted = isinstance(base, Curve) and base.total is None  # the run gives the total
         self._set(0)
 
@@ -61,7 +61,7 @@ class Schedule:
             self._scheduler = self._scheduler.over(max(int(updates), 1))
             self._set(self._update)
         elif isinstance(self._scheduler, Curve) and self._scheduler.total != updates < math.inf:
-            raise ValueError(f"{self._scheduler}, but fit makes {updates:.0f} updates: leave total out, and fit fills it in")
+            raise ValueError(f"scheduler is {self._scheduler}, but fit makes {updates:.0f} updates: leave total out, fit sets it")
         if isinstance(self._scheduler, OneCycleLR) and self.every == "update" and self._scheduler.total_steps < updates < math.inf:
             raise ValueError(f"OneCycleLR has total_steps={self._scheduler.total_steps}, but needs the run's {updates:.0f} updates")
 
@@ -76,7 +76,7 @@ class Schedule:
     def epoch_ended(self) -> None:
         """Set the rates of the next epoch, after the last `updated` of this one. Warn if this one's rates were all 0."""
         if self._moves is False:
-            why = f"its scheduler {_name(self._scheduler)} steps per {self.every}"
+            why = f"its scheduler ({_name(self._scheduler)}) steps per {self.every}"
             why = "it has no scheduler: give it an lr above 0" if self._scheduler is None else why
             warn_user(f"the learning rate of the optimizer was 0 for a whole epoch; {why}")
         self._moves = None
@@ -100,7 +100,7 @@ class Schedule:
         return {"scheduler": _name(self._scheduler), "every": self.every, "update": self._update, "state": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; load the optimizer's first. As in torch, a scheduler gets its saved arguments back."""
+        """Continue from a state; load the state of the optimizer first. As in torch, a scheduler gets its saved arguments back."""
         own, found = (_name(self._scheduler), self.every), (state["scheduler"], state["every"])
         if own != found:
             raise ValueError(f"the scheduler is {own}, in the checkpoint it is {found}: pass the same, or start a new run")
@@ -116,11 +116,11 @@ def _when(scheduler: object, option: object) -> tuple[str, str]:
     if isinstance(scheduler, ReduceLROnPlateau):
         return "evaluation", str(option or "loss")
     if isinstance(scheduler, LRScheduler):
-        need(option in (None, "update", "epoch"), "the pair's second", option, "'update' or 'epoch'")
+        need(option in (None, "update", "epoch"), "the second item of the pair", option, "'update' or 'epoch'")
         return str(option or ("update" if _is_per_update(scheduler) else "epoch")), ""
     if isinstance(scheduler, type) or not (scheduler is None or callable(scheduler)) or option is not None:
         raise TypeError(
-            f"the scheduler is {scheduler!r}: pass None, a function, one made with the optimizer, or a pair (one, when)"
+            f"the scheduler is {scheduler!r}: pass None, a function, a scheduler made by torch, or a pair (such a scheduler, when)"
         )
     return "never" if scheduler is None else "update", ""
 

@@ -30,7 +30,7 @@ class Step:
     count of the first micro-batch on all ranks; at the end, the gradient is scaled by that count / total, 1 for a single
     micro-batch. DistributedDataParallel takes the mean over ranks, hence the factor `size`.
 
-    A gradient that is not finite on any rank changes neither the weights nor the optimizer's state nor the average of the weights.
+    If the gradient is not finite on some rank, the weights, the optimizer's state and the average of the weights stay unchanged.
     Fused optimizers read the flag on the device (`found_inf`). For others, and until the first update that is not skipped, the
     host reads it once per update.
     """
@@ -115,14 +115,14 @@ class Step:
         self._clear()
 
     def loss(self) -> Tensor | None:
-        """Return the mean loss of the last update over this rank's samples, [] on the device, without waiting. None before it."""
+        """Return the mean loss of the last update over this rank's samples, [] on the device, without waiting. None at first."""
         if self._last is None:
             return None
         loss, count = map(self._compute.number, self._last)
         return loss / count
 
     def _finish_gradient(self) -> Tensor:
-        """Unscale, divide and clip the gradient. Returns 1 if it is not finite on any rank, else 0, float32 [] on the device."""
+        """Unscale, divide and clip the gradient. Returns 0 if it is finite on all ranks, else 1, float32 [] on the device."""
         self.scaler.unscale_(self._optimizer)
         grads = self._gradients()
         if len(self._losses) > 1 and grads:

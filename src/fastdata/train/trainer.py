@@ -41,48 +41,48 @@ class Trainer:
     ``loss_fn(model, batch)`` returns one loss per sample or token: float [B] or [B, T], as torch's losses do with
     ``reduction="none"``. If some of them do not count, it returns ``(losses, mask)``, with a bool mask of the same shape such as
     ``targets != -100``. For everything else, such as weighted losses, it returns ``(loss_sum, count)``: a tensor [] and the number
-    of losses in it. A single number is refused, because means of batches cannot be combined.
+    of losses in it, or the sum of their weights. A single number is refused, because means of batches cannot be combined.
 
-    The gradient of an update is the sum of the losses that count, divided by their number, over all its micro-batches on all ranks.
+    The gradient of an update is that of sum / number, over the losses that count, in all its micro-batches on all ranks.
     So `accumulate`, short batches and any number of ranks give what one big batch gives, except through layers that look at a whole
-    batch, such as BatchNorm. An update whose gradient is not finite is skipped; fifty in a row, or all of a run, raise an error.
+    batch, such as BatchNorm. An update whose gradient is not finite is skipped; fifty in a row, or all of a run, are an error.
 
     Under `torchrun`, each process is a rank. With a `dir`, a new Trainer continues from the newest checkpoint there. SIGTERM and
     Ctrl-C save a checkpoint and end the process with exit codes 75 and 130. If options differ from the saved ones, the new values
     are used and a warning names both. Only a scheduler of torch keeps its saved arguments, rates and momenta.
 
     Args:
-        model: stays yours: the Trainer keeps any wrapper to itself.
+        model: trained in place; the Trainer keeps any wrapper to itself.
         optimizer: an optimizer of the model's parameters, or a function that makes one from them, such as
             ``partial(AdamW, lr=1e-3)``. The Trainer asks such a function for the fused version on a GPU, where there is one.
         device: where the model and batches go; "cuda" is this rank's GPU. None: that GPU, if there is one and the whole model is
-            on the CPU; otherwise the device of its first weight.
-        precision: "fp32", "bf16" or "fp16". The last two use autocast; fp16 also a GradScaler.
-        tf32: whether float32 products may be rounded to TF32, or None to leave torch's setting.
+            on the CPU; otherwise that of the model's first weight.
+        precision: "fp32", "bf16" or "fp16". The last two use autocast; fp16 also uses a GradScaler.
+        tf32: whether float32 products may use TF32, or None to leave torch's setting.
         accumulate: micro-batches per update. The last update of an epoch takes what is left.
         clip_norm: limit of the norm of the gradient, above 0, applied before each update.
         scheduler: a function of the update's index, such as ``cosine(warmup=500)`` of `fastdata.optim`, which gets the number of
-            updates from `fit`; or any of torch.optim.lr_scheduler. OneCycleLR and CyclicLR, and what contains one, step after each
+            updates from `fit`; or one of torch.optim.lr_scheduler. OneCycleLR and CyclicLR, and what contains them, step after each
             update; ReduceLROnPlateau after each evaluation, with the loss; all others after each epoch. Or give a pair:
-            (scheduler, "update"), (scheduler, "epoch"), or for a plateau (scheduler, name of a metric).
+            (scheduler, "update"), (scheduler, "epoch"), or (ReduceLROnPlateau, name of a metric).
         compile: True, or a mode of torch.compile. The model is compiled in place.
-        channels_last: memory layout of 4-D batches and, without `parallelize`, of 4-D weights.
-        cudnn_benchmark: let cuDNN time its algorithms. It is switched off after six input shapes.
+        channels_last: use this layout for 4-D tensors of batches and, without `parallelize`, for 4-D weights.
+        cudnn_benchmark: let cuDNN time its algorithms. This is switched off after six input shapes.
         recompute: classes of the model's modules that keep no activations and run again in the backward pass.
         ema: decay of an average of the weights. Evaluations then use the average.
-        parallelize: a function, such as one that calls `fully_shard`, that lays the model over the ranks instead of
+        parallelize: a function, such as one that calls `fully_shard`, that distributes the model over the ranks, in place of
             DistributedDataParallel, and returns it.
         metrics: {name: metric} for `evaluate`. A metric is a function(outputs, batch), where outputs are what the model returned to
             `loss_fn`; it returns (sum, count), one value per row or token as a tensor, or the mean over the batch's rows as a
-            float. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
-            batch[1]). In a pair (object, f(outputs, batch)), it is updated with what f returns.
+            float. Or it is an object with update, compute and reset, as in torchmetrics, which is updated with (outputs,
+            batch[1]). In a pair (object, f), the object is updated with what f(outputs, batch) returns.
         dir: folder for checkpoints, the log, and TensorBoard's files if tensorboard is installed, or None to write no files.
         resume: True: continue from the newest checkpoint of `dir`, if there is one. "require": raise an error if there is none.
-            False: never continue, even a run that SIGTERM ended; its files move to ``dir/earlier-1``, -2, and so on.
+            False: never continue, even a run that SIGTERM ended; files of that run move to ``dir/earlier-1``, -2, and so on.
         save_every, keep_last: updates between checkpoints, besides one at the end of each epoch; number of checkpoints to keep.
-        log_every: updates between lines of the log. Between two lines the host does not wait for the device.
-        profile: number of updates to run under torch.profiler, after three others; then `fit` ends. The trace goes into `dir`. Such
-            a run does not resume and writes neither checkpoints nor a log.
+        log_every: updates between lines of the log. Between two, with a fused optimizer, the host does not wait for the device.
+        profile: number of updates to run under torch.profiler, after three others; then `fit` ends. The trace goes into `dir`, or
+            the current folder. Such a run does not resume and writes neither checkpoints nor a log.
         callbacks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path), "log":
             f(trainer, record)}. A step, epoch or eval callback that returns True ends the run. "log" gets each record of the log
             on rank 0, with or without a `dir`, to pass it to another logger.
@@ -128,8 +128,8 @@ class Trainer:
         may_resume = resume in (True, False) or (resume == "require" and dir is not None)
         need(may_resume, "resume", resume, "True, False, or, with a dir, 'require'")
         self._callbacks = dict(callbacks or {})
-        need(self._callbacks.keys() <= set(CALLBACKS), "callbacks", [*self._callbacks], f"of {', '.join(CALLBACKS)}")
-        need(not set(metrics or {}) & set(RECORDED), "metrics", [*(metrics or {})], f"other names than {', '.join(RECORDED)}")
+        need(self._callbacks.keys() <= set(CALLBACKS), "callbacks", [*self._callbacks], f"among {', '.join(CALLBACKS)}")
+        need(not set(metrics or {}) & set(RECORDED), "metrics", [*(metrics or {})], f"names other than {', '.join(RECORDED)}")
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
@@ -186,15 +186,15 @@ class Trainer:
         max_steps: int | None = None,
         eval_every: int | None = None,
     ) -> dict[str, float]:
-        """Train until `epochs` or `max_steps` is reached, including the ones before a resume.
+        """Train until `epochs` or `max_steps` is reached. Those done before a resume count, too.
 
         Args:
             train: an iterable of batches, equally many on every rank, such as fastdata's Loader.
-            val: an iterable of batches to evaluate after each epoch, or each `eval_every` updates, and at the end.
+            val: an iterable of batches to evaluate after each epoch, or after every `eval_every` updates, and at the end.
             epochs, max_steps: numbers of epochs and updates, at least 1. The limit that is reached first ends the run.
             eval_every: updates between evaluations.
 
-        Returns the results of the last evaluation. With `profile` it ends after the profiled updates, and evaluates nothing.
+        Returns the results of the last evaluation. With `profile`, `fit` ends after the profiled updates, and evaluates nothing.
         """
         _check_counts(epochs=epochs, max_steps=max_steps, eval_every=eval_every)
         if epochs is None and max_steps is None:
@@ -210,8 +210,8 @@ class Trainer:
             return self.epoch_open or (self.epoch < last_epoch and self.update < last_update)
 
         if self._main and self.update and not is_unfinished():
-            finished = f"the run is finished, with {self.epoch} epochs and {self.update} updates"
-            warn_user(f"nothing was trained: {finished}. Ask for more epochs or steps, or pass resume=False or another dir")
+            finished = f"the run is finished (epochs: {self.epoch}, updates: {self.update})"
+            warn_user(f"nothing was trained: {finished}. Give larger epochs or max_steps, or pass resume=False or another dir")
         with (
             noted_signals(active=self._checkpoints is not None) as received,  # otherwise a signal ends the process at once
             profiled(self._profile if self._main else None, self.dir or Path(), self._progress.write_line) as self._profiler,
@@ -244,7 +244,7 @@ class Trainer:
         return self.results
 
     def steps(self, train: Iterable[Any]) -> Iterator[int]:
-        """Train one epoch, or the rest of an interrupted one; yield the number of updates after each update."""
+        """Train one epoch, or the rest of an interrupted one; after each update, yield the number so far."""
         epoch = self._begin_epoch(train)
         batches = iter(epoch)
         added = 0
@@ -363,7 +363,7 @@ class Trainer:
         return predict(self.ema.model if self.ema else self.model, loader, call, self._compute)
 
     def validate(self, val: Iterable[Any] | None) -> dict[str, float]:
-        """Evaluate, unless this was done after this update, and pass the results to the schedule, the log and the callback."""
+        """Evaluate, unless that was done since the last update, and pass the results to the schedule, the log and the callback."""
         if val is None or self.validated == self.update:
             return self.results
         self._flush()
@@ -377,7 +377,7 @@ class Trainer:
         return self.results
 
     def end_epoch(self) -> None:
-        """End an epoch, after its last update and evaluation: step its schedule, print its line and call its callback."""
+        """End an epoch, after its last update and evaluation: step the schedule, print a line and call the epoch callback."""
         self._flush()
         self.schedule.epoch_ended()
         self.epoch_open = False
@@ -389,7 +389,7 @@ class Trainer:
         self._write("epoch", record)
 
     def _flush(self, *, over: bool = False) -> None:
-        """Write a line about the updates since the last one. All ranks call it together; only here the host waits."""
+        """Write a line about the updates since the last line. All ranks call this together; the host waits here."""
         totals, rate = self._step.read_totals(), self.schedule.rates()[0]
         skipped = self._step.skipped_in_a_row
         if skipped >= MAX_SKIPPED or (over and 0 < skipped == self.update):
@@ -416,7 +416,7 @@ class Trainer:
         The next record has the mean, over all ranks, of what was logged under this name since the last one. What is logged during
         an evaluation is one of its results. The host waits for a tensor only when the record is written.
         """
-        need(name not in self._taken, "a name in the log", name, f"another than {', '.join(self._taken)}")
+        need(name not in self._taken, "a name in the log", name, f"other than {', '.join(self._taken)}")
         if not self._muted:
             self._means.add(name, value)
 
@@ -447,7 +447,7 @@ class Trainer:
             return
         if not resume:
             if aside := self._checkpoints.set_aside():
-                self._progress.write_line(f"resume=False: files of an earlier run in {aside.parent} are in {aside} now")
+                self._progress.write_line(f"resume=False: files of an earlier run were moved from {aside.parent} to {aside}")
             return
         state = self._checkpoints.newest()
         if state is not None:
@@ -489,8 +489,8 @@ class Trainer:
             self.schedule.load_state_dict(state["schedule"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise FastDataError(
-                "the checkpoint is from another model, optimizer, precision or scheduler. For a new run, pass resume=False or "
-                f"another dir than {self.dir}; to continue, make the Trainer as it was: {error}"
+                "the checkpoint is from another model, optimizer, precision, scheduler or fastdata. For a new run, pass "
+                f"resume=False or another dir than {self.dir}; to continue, make the Trainer as it was: {error}"
             ) from error
         for name in COUNTERS:
             setattr(self, name, state[name])
@@ -505,8 +505,8 @@ class Trainer:
             warn_user(f"resumed after update {self.update}, in epoch {self.epoch + 1}. {'; '.join(differences)}")
         if not alike and place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
             warn_user(
-                f"the checkpoint was made in the middle of an epoch by {len(ranks)} ranks, now there are {self.world.size}, and "
-                "this loader cannot divide the rest: some samples will repeat. Use fastdata.Loader with global_batch_size="
+                f"the checkpoint was made in the middle of an epoch with world_size {len(ranks)}, now it is {self.world.size}: "
+                "this loader cannot divide the rest of it, so samples will repeat. Use fastdata.Loader with global_batch_size="
             )
 
     def close(self) -> None:

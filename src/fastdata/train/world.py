@@ -112,7 +112,7 @@ class Compute:
 
         def refuse(what: str) -> FastDataError:
             return FastDataError(
-                f"the batch repeats {spare} of {rows} samples, but {what} does not have one row per sample: use drop_last=True"
+                f"the batch repeats {spare} of {rows} samples, but a {what} does not have one row per sample: use drop_last=True"
             )
 
         def change(part: Any) -> Any:
@@ -171,7 +171,7 @@ class EMA:
 def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:
     """Return the device to move the model to, or None to leave it. "cuda" is the GPU that torchrun gave to this rank.
 
-    Without a name, a model that is all on the CPU, neither wrapped nor sharded, moves to this GPU, if there is one.
+    If `device` is None, a model all on the CPU, neither wrapped nor sharded, moves to this GPU, if there is one.
     """
     rank, count = int(os.environ.get("LOCAL_RANK") or 0), torch.cuda.device_count()
     if device is None:
@@ -198,7 +198,7 @@ def lay_out(
 ) -> tuple[nn.Module, nn.Module, EMA | None]:
     """Return the model with the keys of its state_dict unchanged, the (wrapped) module to call, and the average, if any."""
     if names := [name for name, _ in dead_biases(model)]:
-        text = f"the following BatchNorm cancels the bias of convolutions: {len(names)}, the first is {names[0]}"
+        text = f"a following BatchNorm cancels the bias of convolutions ({len(names)} in all, such as {names[0]})"
         warnings.warn(f"{text}. drop_dead_bias(model) removes these biases, with the same output", stacklevel=3)
     if device is not None:
         model.to(device)
@@ -209,7 +209,7 @@ def lay_out(
     average = None if ema is None else copy.deepcopy(_inside(model))
     for kind in recompute:
         chosen = [module for module in model.modules() if isinstance(module, kind)]
-        need(bool(chosen), "recompute", kind.__name__, "classes of some of the model's modules")
+        need(bool(chosen), "recompute", kind.__name__, "a class that some of the model's modules have")
         for module in chosen:
             if "forward" not in vars(module):  # a second Trainer does not wrap it again
                 module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
@@ -243,5 +243,5 @@ def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> t
         raise TypeError(f"optimizer is a {found}, but must be, or make, one optimizer; several, or LBFGS, need a loop of your own")
     own = {id(p) for p in model.parameters()}
     if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-        raise ValueError("the optimizer has parameters that are not the model's: give a function, as partial(AdamW, lr=1e-3)")
+        raise ValueError("the optimizer has parameters that are not the model's: give a function, such as partial(AdamW, lr=1e-3)")
     return optimizer
