@@ -105,7 +105,7 @@ def test_null_images_and_images_that_are_only_named(tmp_path: Path, name: str) -
 def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
     pq.write_table(table(rows(0, 1), [0], ["a", "b"]), tmp_path / "0.parquet")
     pq.write_table(table(rows(0, 1), [0], ["b", "a"]), tmp_path / "1.parquet")
-    with pytest.raises(PrepError, match=r"1\.parquet has other image or label columns, or other classes, than .*0\.parquet"):
+    with pytest.raises(PrepError, match=r"1\.parquet has other columns, or other classes, than .*0\.parquet"):
         list_sources(tmp_path)
     (tmp_path / "x.tar").write_bytes(b"")
     with pytest.raises(PrepError, match="SOURCE mixes parquet and tar"):

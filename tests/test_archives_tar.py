@@ -215,7 +215,7 @@ def test_another_classes_json_is_left_alone(tmp_path: Path) -> None:
     assert _labels(tmp_path / "x.tar") == (("c", "b", "a", "unused"), [2])
     for content, message in (
         (b'["a", "b"]', "the label '2' has no name: .*classes.json"),
-        (b'["a", "a", "b"]', "'a' comes twice"),
+        (b'["a", "a", "b"]', "'a' comes more than once"),
     ):
         (tmp_path / "classes.json").write_bytes(content)
         with pytest.raises(PrepError, match=message):

@@ -149,9 +149,9 @@ def test_the_next_use_is_that_of_the_loader_that_comes_to_it_first(tmp_path: Pat
 def test_sizes_and_urls() -> None:
     given = ["200GB", "1.5 MiB", 700, "3kb", "2 TB"]
     assert [parse_bytes(size, "cache_size") for size in given] == [200 * 10**9, 3 * 2**19, 700, 3000, 2 * 10**12]
-    with pytest.raises(ValueError, match="cache_size is '12 cats', but must be bytes, as 500000000, or have a unit"):
+    with pytest.raises(ValueError, match="cache_size is '12 cats', but must be a number of bytes, such as 500000000"):
         parse_bytes("12 cats", "cache_size")
     assert local_path("file:///a%2525b/c%20d.fds") == Path("/a%25b/c d.fds")
     assert is_url("s3://b/x") and is_url("file:///x") and not is_url("a/b") and not is_url(Path("/x"))
-    with pytest.raises(ValueError, match="unknown scheme; known are s3"):
+    with pytest.raises(ValueError, match="unknown scheme; known schemes are s3"):
         is_url("ftp://host/x")

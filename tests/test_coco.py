@@ -215,7 +215,7 @@ def test_nothing_vanishes(folder: Path, body: Any, tmp_path: Path) -> None:
     assert any(note.startswith("1 box reached outside") for note in summary.notes)
     assert any(note.startswith("1 box without area") for note in summary.notes)
     assert "1 annotation with neither a box nor a caption was left out" in summary.notes
-    assert "segmentations are not stored: --masks stores masks" in summary.notes
+    assert "segmentations are not stored; for masks, use --masks" in summary.notes
 
 
 @pytest.mark.parametrize(

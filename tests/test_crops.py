@@ -152,7 +152,7 @@ def test_other_crops_have_the_boxes_of_torchvision_padding_included(height, widt
     ],
 )
 def test_wrong_arguments_are_refused(make):
-    with pytest.raises(ValueError, match=r"but must be|but the samples have 2 axes"):
+    with pytest.raises(ValueError, match="but must be"):
         View(make())
 
 
@@ -317,7 +317,7 @@ class Wrong(Crop):
         ({"box": (0, 0, 0, 8)}, "must have pixels"),
         ({"resizes": False}, "must .*have the output's size unless resizes is True"),
         ({"box": (0, 0, 10)}, r"gave int64 \[1, 3\], but must give integers \[1, 4\]"),
-        ({"shape": None}, "Wrong.shape is None, so it needs a method shapes"),
+        ({"shape": None}, "Wrong.shape is None, so the class needs a method shapes"),
     ],
 )
 def test_boxes_that_are_not_what_a_crop_says(said, says):
@@ -459,7 +459,7 @@ def test_a_view_has_flips_and_a_transform_of_its_own() -> None:
     alone = LMDBDataset(path, crop=View(crop, hflip=1.0, transform=np.invert))
     np.testing.assert_array_equal(alone.with_crop_size(24).read_batch(np.arange(9), seed=0, epoch=0)[0], 255 - across)
     assert "View(CenterCrop(24), hflip=1.0, transform=<ufunc 'invert'>)" in repr(alone)
-    with pytest.raises(ValueError, match="its mask would not follow"):
+    with pytest.raises(ValueError, match="the mask would not follow"):
         MaskDataset(stores.masked(), crop=View(crop, transform=np.invert))
 
 
@@ -494,7 +494,7 @@ def test_what_views_cannot_do_is_refused() -> None:
         LMDBDataset(square("jpeg"), crop=[])
     with pytest.raises(ValueError, match="DALI cannot decode this dataset: it has several crops"):
         Loader(LMDBDataset(square("jpeg"), crop=TWO), 8, backend="dali")
-    with pytest.raises(ValueError, match="crop makes 2 views of an image, and its mask can follow only one"):
+    with pytest.raises(ValueError, match="crop is a sequence of 2, but the mask can follow only one"):
         MaskDataset(stores.masked(), crop=TWO)
 
 

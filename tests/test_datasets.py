@@ -169,7 +169,7 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
         (r"has no size 224; it has 64, 96|has no size 224; it has 96, 64", lambda: LMDBDataset(path, size=224)),
         ("no store at .*: there is no such folder", lambda: LMDBDataset(tmp_path / "no")),
         ("is not finished", lambda: RAMDataset(tmp_path)),
-        (r"targets are int64 \(3,\), expected 42 int classes", lambda: RAMDataset(files, [1, 2, 3])),
+        (r"targets are int64 \(3,\), expected int classes \[42\]", lambda: RAMDataset(files, [1, 2, 3])),
         ("notes.txt cannot be decoded: .*; leave it out", lambda: RAMDataset([*files[:2], notes])),
         ("gone.png cannot be read: No such file or directory", lambda: RAMDataset([tmp_path / "gone.png"])),
     ):
@@ -181,7 +181,7 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
     ("crop", "match"),
     [
         (None, r"images of one size, but .* \d+ x \d+, .*: give the dataset a crop, .*, or prepare with --resize crop$"),
-        (Resize(32), r"keeps the aspect ratio; use Resize\(\(height, width\)\) or CenterCrop"),
+        (Resize(32), r"does not fix the size; use Resize\(\(height, width\)\) or CenterCrop"),
         (RandomCrop(97), r"RandomCrop\(97, padding=0\) does not fit into a sample of \d+ x \d+: use more padding"),
     ],
 )
@@ -250,7 +250,7 @@ def test_images_of_16_bits_and_of_one_channel():
     wide = LMDBDataset(deep(), crop=CROP)
     kornias = wide.with_crop(CROP, transform=kornia.augmentation.RandomHorizontalFlip(p=1.0))
     np.testing.assert_array_equal(pixels(kornias), pixels(wide)[:, :, ::-1])
-    with pytest.raises(LoaderError, match="PIL images, which have no uint16 pixels"):
+    with pytest.raises(LoaderError, match="PIL images, of uint8; these are uint16"):
         pixels(wide.with_crop(CROP, transform=of_pil))
     gray = LMDBDataset(store("png", size=32, resize="crop", gray=True), crop=CROP)
     np.testing.assert_array_equal(pixels(gray.with_crop(CROP, transform=of_pil)), pixels(gray)[:, :, ::-1])
@@ -264,7 +264,7 @@ def test_images_of_16_bits_and_of_one_channel():
             lambda image: torch.zeros(3, 12, 16, dtype=torch.bfloat16),
             r"returned torch.bfloat16 \[3, 12, 16\]: .* of a dtype that numpy has",
         ),
-        (lambda image: image.transpose(2, 0, 1), r"returned uint8 \[3, 12, 16\]: it must return a numpy array \[H, W, 3\]"),
+        (lambda image: image.transpose(2, 0, 1), r"returned uint8 \[3, 12, 16\]: it must return .* or PIL image \[H, W, 3\]"),
         (lambda image: None, "returned NoneType"),
     ],
 )
@@ -327,17 +327,17 @@ def test_a_transform_that_is_set_inside_of_a_subset_is_an_error_once_the_loader_
         assert torch.equal(next(iter(loader))[0], 255 - before)
         dataset.transform = negative
         for _ in range(2):
-            with pytest.raises(LoaderError, match=r"set loader\.dataset\.transform, or make the Loader afterwards"):
+            with pytest.raises(LoaderError, match=r"set it on loader.dataset, or make the Loader afterwards"):
                 next(iter(loader))
 
 
 def test_a_transform_that_can_not_be_is_refused_when_it_is_set():
-    with pytest.raises(ValueError, match="its mask would not follow"):
+    with pytest.raises(ValueError, match="the mask would not follow"):
         MaskDataset(masked()).transform = negative
     with pytest.raises(TypeError, match="transform is 3"):
         plain().transform = 3
     for other in (ArrayDataset(stores.arrays()), TableDataset(stores.table(), target="y"), TokenDataset(stores.tokens(), 8)):
-        with pytest.raises(TypeError, match=f"a {type(other).__name__} has no transform"):
+        with pytest.raises(TypeError, match=f"{type(other).__name__} has no transform"):
             other.transform = negative
 
 

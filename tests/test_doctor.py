@@ -81,7 +81,7 @@ def test_a_heavy_model_is_the_model() -> None:
     found = doctor(rigged(), lambda batch: busy(0.05), seconds=SECONDS)
     assert found.limit == "model" and found.step_s is not None and found.together is not None
     assert 4 * found.step_s > 0.045
-    assert "limit      model: the step and its copy to the device" in str(found)
+    assert "limit      model: the step and the copy to the device" in str(found)
 
 
 def test_parts_are_timed_without_the_parts_inside_them_and_functions_are_put_back() -> None:

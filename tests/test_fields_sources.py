@@ -67,7 +67,7 @@ def test_what_the_cells_of_a_parquet_lack_is_rejected(tmp_path: Path) -> None:
         (f"x.parquet/{name}", "bad-field", f"column {column} of x.parquet/{name}: {detail}")
         for name, column, detail in (
             ("000001-1.png", "caption", "it holds no text: fill it, or leave the image out"),
-            ("000003-3.png", "vector", "an array of shape [1], but vector holds [2] for each sample"),
+            ("000003-3.png", "vector", "it is an array of shape [1], but vector holds [2], one for each sample"),
         )
     ]
 
@@ -89,7 +89,7 @@ def test_wrong_columns_of_a_parquet(tmp_path: Path) -> None:
         ("x.parquet", "mood", r"fields mood: .*x.parquet has no such column; it has image, day, n"),
         ("x.parquet", "day", r"fields day: it is of Arrow's type date32"),
         ("x.parquet", "caption=txt", r"fields caption=txt: SOURCE .* has no such members: NAME=ENDING takes files"),
-        ("{x,y}.parquet", "n", r"x.parquet has n \(int64\), y.parquet has n \(text\); prepare them separately"),
+        ("{x,y}.parquet", "n", r"x.parquet has n \(int64\), y.parquet has n \(text\); prepare such files separately"),
     ):
         with pytest.raises(PrepError, match=message):
             prep(str(tmp_path / source), tmp_path / "o.fds", fields=field)
@@ -105,7 +105,7 @@ GOOD = {"txt": b"a caption\r\n", "json": b'{"k": [1, null]}', "npy": npy(np.aran
 WRONG: list[tuple[str, bytes | None, str]] = [  # the ending of a member, its bytes or None, and the detail of the reject
     ("txt", None, " is not there"),
     ("txt", b"\xff\xfe\xfd", ": 'utf-8' codec can't decode"),
-    ("npy", npy(np.zeros(4, np.float32)), ": an array of shape [4], but embedding holds [3] for each sample"),
+    ("npy", npy(np.zeros(4, np.float32)), ": it is an array of shape [4], but embedding holds [3], one for each sample"),
     ("npy", GOOD["npy"][:-1], ": it is no .npy file of numbers"),
     ("npy", npy(np.array([{}], object)), ": it is no .npy file of numbers"),
     ("json", b'{"k": ', ": Expecting value"),
@@ -156,7 +156,7 @@ def test_wrong_fields_say_what_to_give(kind: str, tmp_path: Path) -> None:
         (["caption"], r"fields caption: SOURCE .* has no such columns: NAME is a column of a table of paths"),
         (["label=cls"], "label is the name of the image's label"),
         (["=txt"], "give NAME, NAME:TYPE or NAME=ENDING"),
-        (["caption=txt", "caption=json"], "fields caption: this name is given twice"),
+        (["caption=txt", "caption=json"], "fields caption: this name is given more than once"),
     ):
         with pytest.raises(PrepError, match=message):
             prep(source, tmp_path.with_suffix(".fds"), fields=fields, label_column="none")

@@ -705,7 +705,7 @@ def test_more_bits_than_are_read_are_refused_for_16_bits() -> None:
     out = io.BytesIO()
     from_bytes("RGB;16", (W, H), (PHOTO.astype("<u2") * 257).tobytes()).save(out, quality=100, chroma=444)
     _same(out.getvalue(), PHOTO, most=5)
-    with pytest.raises(CodecError, match="heif may have more than 8 bits, and is read with 8: make it a PNG, or do without --bits"):
+    with pytest.raises(CodecError, match="heif may have more than 8 bits, but only 8 are read: make it a PNG, or leave out --bits"):
         SourceImage(out.getvalue()).decode(bits=16)
 
 

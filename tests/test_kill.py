@@ -151,7 +151,7 @@ def test_workers_that_cannot_start_end_the_run(troubled: Path) -> None:
     (troubled / "site/sitecustomize.py").write_text(TROUBLE.format(at_start="os._exit(3)"))
     write_pictures(troubled / "in/a", 40)
     found = run(*PREP, troubled / "in", troubled / "o.fds", "--workers", "2", seconds=90)
-    assert found.returncode in (1, 2) and "worker processes die before they begin (exit code 3)" in found.stderr
+    assert found.returncode in (1, 2) and "worker processes die before they begin an input (exit code 3)" in found.stderr
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
         "gone": "no store at .*/gone: there is no such folder; .*fastdata-prep SOURCE .*/gone",
         "photo.jpg": "no store at .*/photo.jpg: it is a file, and a store is a folder; .* fastdata-prep .*photo.jpg OUT",
         "photos": "no store at .*/photos: it has no manifest.json; .* fastdata-prep .*/photos OUT",
-        "both": "no store at .*/both: .*there are stores in it: .*/both/train, .*/both/val$",
+        "both": "no store at .*/both: .*give one of the stores in it: .*/both/train, .*/both/val$",
     }
     for name, message in messages.items():
         with pytest.raises(StoreError, match=message):

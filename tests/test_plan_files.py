@@ -190,7 +190,7 @@ def test_what_is_read_forward_or_lies_in_memory_is_refused(tmp_path: Path) -> No
 
     images = [{"bytes": encode(picture(k, 20, 24), ".png"), "path": f"{k}.png"} for k in range(3)]
     pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
-    with pytest.raises(PrepError, match=r"images.parquet would unpack a large piece per input"):
+    with pytest.raises(PrepError, match=r"images.parquet would read a large part of it for each input"):
         fastdata.prep(tmp_path / "images.parquet", tmp_path / "a.fds", order="shuffled", workers=1)
     (tmp_path / "t.txt").write_text("one\ntwo\n")
     with pytest.raises(ValueError, match="order is about"):

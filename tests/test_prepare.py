@@ -81,9 +81,9 @@ def store(photos: Path, tmp_path: Path) -> Path:
 
 def test_a_finished_store_is_left_alone(store: Path, photos: Path) -> None:
     states = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in store.rglob("*")}
-    different = {"quality 90, now 95": {"quality": 95}, "sizes 32, now 32,16": {"size": (32, 16)}, "list of sources": {"limit": 9}}
+    different = {"quality 90, now 95": {"quality": 95}, "sizes 32, now 32,16": {"size": (32, 16)}, "list of inputs": {"limit": 9}}
     for message, changed in different.items():
-        with pytest.raises(PrepError, match=rf"(?s){message}.* or overwrite"):
+        with pytest.raises(PrepError, match=rf"(?s){message}.*, overwrite"):
             prep(photos, store, **{"size": 32, "workers": 1, **changed})
     summary = prep(photos, store, size=32, workers=3)
     assert summary.resumed == summary.inputs == 56 and summary.kept == 56

@@ -144,7 +144,7 @@ def test_classes_that_are_called_after_masks_stay_classes(tmp_path: Path) -> Non
 def test_what_labels_come_from_is_said_once(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 2)
     (tmp_path / "t.csv").write_text("00.png,1\n")
-    with pytest.raises(ValueError, match=r"label_from takes .*, labels and label_column .*: give one of them"):
+    with pytest.raises(ValueError, match=r"label_from takes .*: leave out labels, label_column and regression"):
         prep(tmp_path / "in", tmp_path / "o.fds", label_from="(.)", labels=tmp_path / "t.csv")
     with pytest.raises(ValueError, match="label_from is about images"):
         prep(tmp_path / "t.csv", tmp_path / "o.fds", kind="tokens", tokenizer="bytes", label_from="(.)")

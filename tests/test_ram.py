@@ -201,7 +201,7 @@ def test_images_alone_from_a_store_with_masks():
         (store, {"size": (64, 70)}, "has no size 70; it has 96, 64"),
         (store, {"size": (64, 64)}, r"size is \(64, 64\), but must be"),
         (store, {"ignore_index": 3}, "ignore_index is 3, but the dataset has no masks"),
-        (masked, {"transform": np.flipud}, r"its mask would not follow.*RAMDataset\(masks=False\)"),
+        (masked, {"transform": np.flipud}, r"the mask would not follow.*RAMDataset\(masks=False\)"),
         (list, {"size": 64}, "size is 64, but a file is one image of one size"),
     ],
 )

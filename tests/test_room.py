@@ -39,7 +39,7 @@ def test_large_work_waits_for_its_turn_and_small_work_does_not(tmp_path: Path, m
 
 def test_work_for_which_there_is_no_memory_is_an_error_that_says_how_much() -> None:
     with (
-        pytest.raises(MachineError, match=r"^1,000,000.0 GB of memory are needed, and [0-9,.]+ GB are free$"),
+        pytest.raises(MachineError, match=r"^1,000,000.0 GB of memory are needed, but [0-9,.]+ GB are free$"),
         room(10**15, share=1),
     ):
         pass
@@ -58,7 +58,7 @@ def test_an_image_that_exceeds_this_machine_ends_the_run_and_is_no_reject(tmp_pa
     (tmp_path / "in" / "b.png").write_bytes(_declared(10**6))
     with pytest.raises(StoreError) as caught:
         prep(tmp_path / "in", tmp_path / "o.fds", max_pixels=10**12, workers=2)
-    assert "b.png: 20,000.0 GB of memory are needed, and " in str(caught.value)
+    assert "b.png: 20,000.0 GB of memory are needed, but " in str(caught.value)
     assert "run again with fewer workers or on a machine with more memory, or plan again with a smaller max_pixels" in str(
         caught.value
     )

@@ -133,7 +133,7 @@ WRONG: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     (ValueError, "labels has 3 entries for 5 images; give one for each", IMAGES, {"labels": [1, 2, 3]}),
     (ValueError, r"labels is \{0: 1\}, .* must be a sequence", IMAGES, {"labels": {0: 1}}),
     (ValueError, r"labels is \{1\}, .* must be a sequence", IMAGES, {"labels": {1}}),
-    (PrepError, "datasets have different classes: apple, pear, plum and kiwi", ConcatDataset([Fruit(), Kiwis()]), {}),
+    (PrepError, "datasets have different classes: apple, pear, plum; and kiwi", ConcatDataset([Fruit(), Kiwis()]), {}),
     (PrepError, "source has two columns of one name: image, a, a", pd.DataFrame([[1, 2, 3]], columns=["image", "a", "a"]), {}),
     (TypeError, r"source is a dict of 'train', 'test': give one of them, such as source\['train'\]", DICT, {}),
     (PrepError, "source has no column of images or paths .*, only x; .* TableDataset", pd.DataFrame({"x": [1]}), {}),

@@ -48,7 +48,7 @@ def test_images_and_labels(name: str) -> None:
 
 def test_another_column_of_labels() -> None:
     assert list_sources(FOREIGN / "mds-jpeg", LabelOptions(label_column="note")).labels.names == ("n0", "n1", "n2", "n3", "n4")
-    with pytest.raises(PrepError, match=r"image: .* among those of numbers and texts, has no such column; it has label, note"):
+    with pytest.raises(PrepError, match=r"image: .* its columns of numbers and texts, has no such column; it has label, note"):
         list_sources(FOREIGN / "mds-jpeg", LabelOptions(label_column="image"))
 
 
@@ -70,10 +70,10 @@ INDEXES: list[tuple[tuple[str | int, ...], Any, str]] = [  # what is changed in 
     (("shards",), [], "lists no files of samples"),
     (("shards", 0, "samples"), 4, "does not hold the 4 samples that index.json lists"),
     (("shards", 0, "column_sizes", 0), 4, "shard.00000.mds is damaged"),
-    (("shards", 1, "column_names", 1), "file", "has other image or label columns"),
+    (("shards", 1, "column_names", 1), "file", "has other columns, or other classes"),
     (("shards", 0, "column_encodings", 1), "pil", r"image files .* there are cls \(int64\), image \(pil\)"),
-    *((("shards", 0, "raw_data", "basename"), name, "lies outside of its folder") for name in ("/etc/passwd", "../x", "a/../../x")),
-    (("config", "compression"), "zstd", "compressed or encrypted: write it with"),
+    *((("shards", 0, "raw_data", "basename"), name, "outside of that folder") for name in ("/etc/passwd", "../x", "a/../../x")),
+    (("config", "compression"), "zstd", "compressed or encrypted: rewrite it with"),
     (("config", "data_spec"), "[", "index.json is damaged, or of a newer version"),
 ]
 

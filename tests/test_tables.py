@@ -388,17 +388,17 @@ TWO, UNREADABLE = "a,y\n1,2\n", "cannot be read as a table: "
 LONG, MASKED = pa.array([10**30], pa.decimal128(38, 0)), pa.array([1, None])
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {  # a source, options, and a StoreError, or a ValueError that begins with ^
     "too large": (lambda: csv(f"a,y\n{1 << 70},1\n"), {}, r"column 'a' holds whole numbers of more than 64 bits: correct it, or"),
-    "twice": (lambda: csv("a,a,y\n1,2,3\n"), {}, r"t.csv has two columns of one name, or .*: 'a', 'a', 'y'"),
+    "twice": (lambda: csv("a,a,y\n1,2,3\n"), {}, r"t.csv has two columns of one name, or .*; it has 'a', 'a', 'y'"),
     "cut parquet": (lambda: _cut(parquet(with_target(x=range(1000)))), {}, UNREADABLE + "Parquet magic bytes not found"),
     "damaged parquet": (_damaged_parquet, {}, r"t.parquet, column 'x' " + UNREADABLE),
     "nested": (lambda: parquet(with_target(a=[[1, 2], [3]])), {}, r"'a' holds nested values \(list<.*: leave it out \(drop='a'\)"),
     "decimals": (lambda: parquet(with_target(d=LONG)), {}, r"column 'd' cannot be read as a table: "),
-    "target": (lambda: csv(TWO), {"target": "label"}, r"^target is 'label', but .*t.csv has no such column; it has 'a', 'y'$"),
+    "target": (lambda: csv(TWO), {"target": "label"}, r"^target is 'label', but must be among the columns 'a', 'y' of .*t.csv$"),
     "times as target": (lambda: pa.table({"x": [1], "y": pa.array([1], pa.timestamp("s"))}), {}, r"^target 'y' holds timestamp"),
     "names of targets": (
         lambda: with_target(n=["a"], x=[1]),
         {"target": ["y", "n"]},
-        r"^target 'n' holds string values: one target may hold names",
+        r"^target 'n' holds string values: targets must hold numbers, or names",
     ),
     "large target": (lambda: csv(f"a,y\n1,{2**63}\n2,1\n"), {}, r"^target 'y' exceeds int64: to take its numbers .* category='y'$"),
     "a mask's name": (lambda: with_target(**{"a": MASKED, "a.missing": [1, 2]}), {}, r"^column 'a.missing' has the name of"),

@@ -124,10 +124,10 @@ def test_inputs_that_are_not_there_are_an_error_and_not_rejects(tmp_path: Path) 
     paths = write_pictures(tmp_path / "in/a", 9)
     fastdata.prep_plan(tmp_path / "in", tmp_path / "o.fds")
     (tmp_path / "in").rename(tmp_path / "elsewhere")
-    with pytest.raises(PrepError, match=r"in, the inputs of the plan of .*, is missing or empty on .*: mount it"):
+    with pytest.raises(PrepError, match=r"in, the folder of inputs for .*, is missing or empty on .*: mount it"):
         fastdata.prep_run(tmp_path / "o.fds", workers=1)
     (tmp_path / "in").mkdir()
-    with pytest.raises(PrepError, match=r"in, the inputs of the plan of .*, is missing or empty on .*: mount it"):
+    with pytest.raises(PrepError, match=r"in, the folder of inputs for .*, is missing or empty on .*: mount it"):
         fastdata.prep_run(tmp_path / "o.fds", workers=1)
     (tmp_path / "in/a").mkdir()
     (tmp_path / "elsewhere/a/04.png").rename(paths[4])

@@ -205,7 +205,7 @@ def test_a_column_of_any_type_of_text(tmp_path: Path) -> None:
 
 def test_wrong_options_are_refused(tmp_path: Path) -> None:
     wrong: dict[str, dict[str, Any]] = {
-        "give the tokenizer.json of its model, which has the same ids": {"tokenizer": "gpt2"},
+        "give the tokenizer.json of a model that uses it": {"tokenizer": "gpt2"},
         "is about images": {"tokenizer": "bytes", "size": 64},
         "not both": {"tokenizer": "bytes", "train_bpe": 300},
         "or neither": {"tokenizer": "bytes", "split_lines": True, "split_on": "x"},

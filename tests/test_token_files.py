@@ -130,7 +130,7 @@ def test_another_text_with_the_characters_of_a_store(tmp_path: Path) -> None:
     )
     assert (summary.kept, summary.rejected) == (2, {"unknown-character": 1})
     (reject,) = Store(summary.out, "tokens").rejects()
-    assert reject["detail"] == f"byte 7: '#', '%': not among the {len(ids)} characters of the vocabulary"
+    assert reject["detail"] == f"byte 7: the {len(ids)} characters of the vocabulary lack '#', '%'"
     assert "".join(ids[k] for k in tokens(summary.out)) == "the ofand a"
 
 

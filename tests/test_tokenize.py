@@ -120,21 +120,21 @@ def test_the_tokenizer_belongs_to_the_store(tmp_path: Path) -> None:
     with pytest.raises(PrepError, match=r"columns caption \(uint16\[20\], tokens of own.json\), now caption \(text\)"):
         prep(table(), out, **options)
     copy.write_bytes(own().read_bytes() + b" ")
-    with pytest.raises(PrepError, match="what values of columns mean"):
+    with pytest.raises(PrepError, match="the meaning of columns is different"):
         prepared(table(), out, "caption", f"{copy}:20")
     copy.unlink()
     assert "<start>" in LMDBDataset(out).decode([plain(own()).token_to_id("<start>")])
     prep(table(), out, overwrite=True, **options)
     assert not (out / "columns" / "caption.tokenizer.json").exists()
-    with pytest.raises(StoreError, match="has the columns of tokens none: name one of them"):
+    with pytest.raises(StoreError, match="has these columns of tokens: none; name one of them"):
         LMDBDataset(out).decode([1], "caption")
 
 
 def test_wrong_use() -> None:
     wrong = {
         "give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH": ["caption"],
-        "there is no column mood of text; there are caption .text., n .int64.; --fields stores": ["mood=bytes"],
-        "a row of 0 has no room beside the 0 tokens that bytes adds": ["caption=bytes:0"],
+        "there is no column mood of text .columns: caption .text., n .int64..; --fields stores": ["mood=bytes"],
+        "LENGTH 0 must be more than 0, the tokens that bytes adds": ["caption=bytes:0"],
         "there is no column caption of text": ["caption=bytes", "caption=bytes:4"],
         "tokenize gpt2.json is neither a tokenizer.json": ["caption=gpt2.json:4"],
     }

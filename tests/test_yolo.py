@@ -87,7 +87,7 @@ def test_nothing_vanishes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt: line 2: 4 numbers, but a line is class x_center"),
+        ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt: line 2: it has 4 numbers, but a line is class x_center"),
         ({"l/a.txt": "0 320 200 64 64"}, "a.txt: line 1: a coordinate is 320, but must be a fraction of the image's width"),
         ({"l/a.txt": "2 .5 .5 .5 .5", "l/classes.txt": "a\nb"}, "class is 2, but must be from 0 to 1, as classes.txt says"),
         ({"l/a.txt": "0 .5 .5 .5 .5", "l/data.yaml": POSE.format(dims=3)}, "5 numbers, but kpt_shape [3, 3] of data.yaml needs 14"),
@@ -107,7 +107,7 @@ def test_a_damaged_file_rejects_its_image(tmp_path: Path, files: dict[str, Any],
         ({"l/a.txt": "", "l/data.yaml": "names: {0: a, 2: b}"}, "names must be a list of names, or map 0, 1, 2, ... to names"),
         ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a, b]\nflip_idx: [1, 0]"}, "idx must swap"),
         ({"l/a.txt": "", "l/a.yaml": "names: [a]", "l/b.yaml": "names: [b]"}, "name different classes; keep one"),
-        ({"l/b.txt": ""}, "belongs to an image: the first image is a.png, the first .txt b.txt"),
+        ({"l/b.txt": ""}, "belongs to an image: the first image is a.png, the first .txt is b.txt"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, files: dict[str, Any], message: str) -> None:

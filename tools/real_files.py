@@ -126,7 +126,7 @@ def compare(suite: str, name: str, data: bytes) -> Seen | None:
             return None
         return Seen(suite, name, kind or name.rpartition(".")[2].lower(), "neither", pixels)
     if isinstance(pixels, str):
-        return Seen(suite, name, kind, "rejected", f"{pixels}: {message.removesuffix('; convert the image to PNG or JPEG')}")
+        return Seen(suite, name, kind, "rejected", f"{pixels}: {message.removesuffix('; convert it to ordinary PNG or JPEG')}")
     if isinstance(reference, str):
         return Seen(suite, name, kind, "more", reference[:100])
     if pixels.shape != reference.shape:

@@ -1,7 +1,7 @@
 """The commands `fastdata` and `fastdata-prep`: arguments, output and exit codes. Torch is imported only where it is needed.
 
-Exit codes: 0 success; 1 the store is broken; 2 wrong use; 3 done, but with more rejects than --max-reject-rate; 130 interrupted, or
-ended by SIGTERM.
+Exit codes: 0 success; 1 the store is broken; 2 wrong use; 3 done, but a share above --max-reject-rate was rejected; 130
+interrupted, or ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ STORAGE = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=lambda ctx, param, value: parse_storage(value) or None,
-    help="Option of a URL's client, such as endpoint, region or anonymous=true. May repeat. Default: the environment, which is "
-    "also the place for secrets.",
+    help="Option of a URL's client, such as endpoint, region or anonymous=true. May repeat. Default: taken from the environment, "
+    "where secrets belong too.",
 )
 
 
@@ -85,7 +85,7 @@ class _Grouped(click.Command):
 def _sides(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{text!r} is not a box: give a positive number for each axis, such as 64,64,64")
+        raise click.BadParameter(f"{text!r} is not a list of sides: give a positive number for each axis, such as 64,64,64")
     return tuple(map(int, parts))
 
 
@@ -122,7 +122,7 @@ def _planned(command: Any) -> Any:
         click.argument("out", type=click.Path(), required=False),
         *(_click_option(key, field) for key, (field, _) in FIELDS.items()),
         click.option("--kind", type=click.Choice(kinds.NAMES), help="Kind of data. Default: found from the files."),
-        click.option("--limit", type=int, help="Prepare only this many inputs. Images and arrays are taken evenly spaced."),
+        click.option("--limit", type=int, help="Prepare only this many inputs, evenly spaced; for text, the first."),
         click.option("--overwrite", is_flag=True, help="Replace the store at OUT once the new one is whole. OUT cannot be a URL."),
     ]
     for option in reversed(options):
@@ -132,7 +132,7 @@ def _planned(command: Any) -> Any:
 
 WORKERS = click.option("--workers", type=int, help="Worker processes. Default: one per core.")
 REJECT_RATE = click.option(
-    "--max-reject-rate", type=float, default=0.01, help="Exit with code 3 if a larger share of the inputs is rejected."
+    "--max-reject-rate", type=float, default=0.01, help="Exit with code 3 if a larger share of the inputs than this is rejected."
 )
 
 
@@ -148,13 +148,13 @@ REJECT_RATE = click.option(
     help="What runs the workers: this machine, or the Ray cluster that RAY_ADDRESS names.",
 )
 def prep(max_reject_rate: float, **options: Any) -> None:
-    """Make a store from SOURCE, or two if it has train/ and val/. OUT, a folder or a URL, defaults to SOURCE's name + ".fds" here.
-    If interrupted, run the same command again. To split the work, use plan, run and finish.
+    """Make a store from SOURCE, or one per split if it has train/ and val/. OUT, a folder or a URL, defaults to SOURCE's name +
+    ".fds". If interrupted, run the same command again. To split the work, use plan, run and finish.
 
     SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or
     archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders; or
-    module:function, which returns a Python sequence. Or, with --tokenizer or --train-bpe, a folder or file of text: .txt,
-    .jsonl, .parquet, also .gz or .zst. Or arrays: .npy, .npz, NIfTI.
+    module:function, which returns a Python sequence. Or, with --tokenizer or --train-bpe, a folder or file of text: .parquet,
+    or .txt or .jsonl, also as .gz or .zst. Or arrays: .npy, .npz, NIfTI.
     """
     from fastdata.prepare.spawn import spares
 
@@ -180,7 +180,7 @@ def _report(stores: Sequence[Summary], max_reject_rate: float) -> None:
     if bad := [f"{store.out}/rejects.jsonl" for store in stores if store.reject_rate > max_reject_rate]:
         where = " and ".join(bad)
         click.echo(
-            f"more than {max_reject_rate:.2%} of the inputs were rejected: see {where}; --max-reject-rate allows more", err=True
+            f"more than {max_reject_rate:.2%} of the inputs were rejected: see {where}, or raise --max-reject-rate", err=True
         )
         sys.exit(3)
 
@@ -198,7 +198,7 @@ def _interrupt(number: int, frame: object) -> None:
 @click.command("plan", cls=_Grouped, context_settings=SETTINGS)
 @_planned
 def _plan(**options: Any) -> None:
-    """Plan how to prepare SOURCE, and write the plan into OUT. Then use run on machines that share its disk, and finish."""
+    """Plan how to prepare SOURCE, and write the plan into OUT. Next: fastdata-prep run on machines that see OUT, then finish."""
     from fastdata.prepare.tasks import prep_plan
 
     click.echo("\n".join(prep_plan(**_given(options)).lines()))
@@ -206,11 +206,11 @@ def _plan(**options: Any) -> None:
 
 @click.command("run", context_settings=SETTINGS)
 @click.argument("out", type=click.Path())
-@click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: all shards.")
+@click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: make all shards.")
 @click.option("--of", type=int, metavar="N", help="Number of tasks.")
 @WORKERS
 def _run(out: str, **options: Any) -> None:
-    """Make the shards of task I of the N tasks of the plan in OUT, if they are not finished. A task may run twice, or be killed and
+    """Make the shards of task I, one of N tasks of the plan in OUT, that are not finished. A task may run twice, or be killed and
     run again.
     """
     from fastdata.prepare.tasks import prep_run
@@ -269,7 +269,7 @@ def info(store: str, as_json: bool, sheet: str | None, storage: dict[str, Any] |
 @STORE
 @click.option("--out", type=click.Path(dir_okay=False), help="The page. Default: NAME-report.html in the working folder.")
 def report(store: str, out: str | None) -> None:
-    """Write an HTML page about a STORE: samples, classes, sizes, rejects, and how it was made."""
+    """Write an HTML page about STORE: samples, classes, sizes, rejects, and how it was made."""
     from fastdata.report.drawing import store_page
     from fastdata.store.files import write_atomic
 
@@ -303,8 +303,8 @@ def verify(store: str, storage: dict[str, Any] | None) -> None:
 @click.argument("stores", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False), metavar="STORE...")
 @click.argument("out", type=click.Path())
 def merge(stores: tuple[str, ...], out: str) -> None:
-    """Make one store, OUT, of several STOREs that were prepared with the same options. Their shards are linked where the file
-    system can, and copied otherwise."""
+    """Make one store, OUT, of several STOREs that were prepared with the same options. Their shards are hard-linked if the
+    file system can do that, and copied otherwise."""
     from fastdata.prepare.merge import merge
     from fastdata.store.store import Store
 
@@ -331,7 +331,7 @@ def publish(store: str, url: str, storage: dict[str, Any] | None) -> None:
 @STORE_OR_URL
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option(
-    "--to", type=click.Choice([to for kind in KINDS for to in kind.exports]), help=f"Format. {FORMATS}. Default: the first."
+    "--to", type=click.Choice([to for kind in KINDS for to in kind.exports]), help=f"Format. {FORMATS}. Default: the kind's first."
 )
 @click.option("--size", type=int, help="Stored size. Default: the largest.")
 @click.option(
@@ -343,7 +343,7 @@ def publish(store: str, url: str, storage: dict[str, Any] | None) -> None:
 @click.option(
     "--val-fraction",
     type=click.FloatRange(0, 1, max_open=True),
-    help="For nanogpt: share of tokens, from the end, for val.bin; 0: none. Default: 0.1.",
+    help="With --to nanogpt: share of tokens, from the end, for val.bin; 0: no val.bin. Default: 0.1.",
 )
 @STORAGE
 def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None, **options: Any) -> None:
@@ -360,7 +360,7 @@ def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None,
 
 # Measuring
 
-CROP = click.option("--crop", type=click.IntRange(1), help="Side of the random crops. Default: 224, or the images' shorter side.")
+CROP = click.option("--crop", type=click.IntRange(1), help="Side of the random crops. Default: 224, or less for smaller images.")
 BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1), help="Images per batch. Default: 64.")
 
 
@@ -369,7 +369,7 @@ BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1), help="Images p
 @click.option("--size", type=int, help="Stored size. Default: the largest.")
 @CROP
 @BATCH_SIZE
-@click.option("--workers", type=click.IntRange(0), multiple=True, help="Worker counts to try. Default: 0, 1, 2, ... and the cores.")
+@click.option("--workers", type=click.IntRange(0), multiple=True, help="Worker counts to try. Default: 0, powers of 2, the cores.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds per measurement.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
 def bench(store: str, **options: Any) -> None:

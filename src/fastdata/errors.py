@@ -3,7 +3,7 @@
     FastDataError
     ├── CodecError          an input cannot be used; `.reason` is one word for a report
     ├── PrepError           preparing cannot start or continue
-    │   └── MachineError    this machine lacks memory; another one may prepare
+    │   └── MachineError    this machine lacks memory; another one may have enough
     ├── StoreError          a store cannot be opened, read or written
     │   ├── FormatError     its files violate format 1
     │   └── RemoteError     an object cannot be read from, or written to, object storage
@@ -42,7 +42,7 @@ class PrepError(FastDataError):
 
 
 class MachineError(PrepError):
-    """Preparing needs more memory than this machine has. It says nothing about the input, so the input is no reject."""
+    """Preparing needs more memory than this machine has. The error says nothing about the input, which is no reject."""
 
 
 class StoreError(FastDataError):
@@ -82,10 +82,10 @@ def needs(package: str) -> Iterator[None]:
         raise MissingExtraError(package) from None
 
 
-LACKS_MEMORY = "memory ran out, of the machine or within the limit that `ulimit -v` shows: use fewer workers, or raise the limit"
+LACKS_MEMORY = "memory ran out: that of the machine, or the limit that `ulimit -v` shows; use fewer workers, or raise the limit"
 _LACKING = {
     errno.EMFILE: "too many files are open: raise the limit of this process, which `ulimit -n` shows",
-    errno.ENFILE: "too many files are open on this machine: raise fs.file-max, or let fewer processes run",
+    errno.ENFILE: "too many files are open on this machine: raise fs.file-max, or run fewer processes",
     errno.ENOMEM: LACKS_MEMORY,
     -4: LACKS_MEMORY,  # cv2.Error.StsNoMem
 }
@@ -107,7 +107,7 @@ def lacking(error: BaseException | None) -> str:
 
 
 def may_pass(error: OSError) -> bool:
-    """Return whether an error is about the disk, such as a lost network disk, and not about the file that could not be read."""
+    """Return whether an error is about the disk, such as a lost network disk, rather than the file that was read."""
     return error.errno is not None and error.errno not in _OF_FILES
 
 

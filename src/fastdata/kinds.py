@@ -1,7 +1,7 @@
-"""The kinds of data and their interface: images, tokens and arrays.
+"""The kinds of data (images, tokens and arrays) and their interface.
 
-The packages that serve every kind (`sources`, `store`, `prepare`, `data`) look kinds up here, and import none. A kind is an object
-KIND in the module `kind` of its package; this and the other modules of the package are imported at first use.
+The packages that serve every kind (`sources`, `store`, `prepare`, `data`) look kinds up here, and import no kind. A kind is an
+object KIND in the module `kind` of its package; this and the other modules of the package are imported at first use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Tables:
         samples: the rows of samples.npy.
         names: the lines of names.txt.
         images: the names of the images of a sample, if it has several.
-        records: the number of records of each shard, if it differs.
+        records: the number of records of each shard, if it is not the number of samples.
         sections: the manifest's sections of this kind.
         originals: for variants of codec "original", how many records are the bytes of their inputs.
         notes: what to tell the caller about the result.
@@ -50,10 +50,10 @@ class Modality:
     planning: `plan_source(source, out, options, limit)` returns a Plan of at most `limit` inputs, to be stored in `out`.
     shards: `PLAN_TYPES` are the classes of a plan's options and of its inputs; `make_shard(job, task, writers, progress)` returns a
         table of JSON values with the number "kept" and a list "rejects"; `tables(plan, found)` combines those of all shards.
-    sections: `TYPES` are the types of the sections of a manifest; `reads(form, mask)` is whether this version reads records, or
-        masks, of this form; `samples_dtype(manifest)` is samples.npy's dtype; `check(store)` raises a FormatError if its tables do
-        not fit its records; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of the
-        joint manifest, or raises a ValueError.
+    sections: `TYPES` are the types of the sections of a manifest; `reads(form, mask)` is whether this version reads records
+        (masks, if `mask`) of this form; `samples_dtype(manifest)` is samples.npy's dtype; `check(store)` raises a FormatError if
+        its tables do not fit; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of
+        the joint manifest, or raises a ValueError.
     preview: `facts(store)` returns what `info` shows of this kind only; "variants" in it has facts of each variant, by name;
         `previews(store, rows)` yields these samples as Previews.
     export: `export(store, root, to, size, tick, **options)` writes files into an empty folder, and returns the number of samples.

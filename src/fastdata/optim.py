@@ -33,7 +33,7 @@ class Curve:
     def __init__(self, name: str, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:
         need(total is None or is_whole(total, 1), "total", total, "a whole number of updates, from 1 on")
         warmup = arguments.get("warmup", 0)
-        need(is_whole(warmup, 0) and (total is None or warmup < total), "warmup", warmup, f"a whole number below total, {total}")
+        need(is_whole(warmup, 0) and (total is None or warmup < total), "warmup", warmup, f"a whole number below total ({total})")
         for key in ("start", "final"):
             need(0 <= arguments.get(key, 0) < math.inf, key, arguments.get(key), "a factor of the rate from 0 on")
         self.total = total
@@ -58,14 +58,14 @@ class Curve:
 def cosine(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
     """Return half a cosine from 1 to `final`: ``final + (1 - final) * (1 + cos(pi * t)) / 2``.
 
-    Here t = (update - warmup) / (total - warmup). The factor is `final` from `total` on. Without warm-up it equals torch's
-    CosineAnnealingLR with T_max=total.
+    Here t = (update - warmup) / (total - warmup). The factor is `final` from `total` on. Until then, without warm-up, the rates
+    are those of torch's CosineAnnealingLR with T_max=total.
     """
     return Curve("cosine", partial(_annealed, lambda t: (1 + math.cos(math.pi * t)) / 2), total, warmup=warmup, final=final)
 
 
 def linear(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
-    """Return a line from 1 to `final`: ``1 - (1 - final) * t``, with t as in `cosine`. Without warm-up: torch's LinearLR from 1."""
+    """Return a line from 1 to `final`: ``1 - (1 - final) * t``, with t as in `cosine`. Without warm-up: torch's LinearLR."""
     return Curve("linear", partial(_annealed, lambda t: 1 - t), total, warmup=warmup, final=final)
 
 
@@ -80,7 +80,7 @@ def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1
     """Return half a cosine up from `start` to 1, then half a cosine down to `final`. The group's rate is the peak.
 
     Up to rounding, the rates are those of torch's OneCycleLR(max_lr=lr, total_steps=total): the peak is at update
-    ``peak_at * total - 1``, and the factor is `final` from update total - 1 on. The momentum stays; to cycle it, use torch's.
+    ``peak_at * total - 1``, and the factor is `final` from update total - 1 on. The momentum is not cycled; torch's does that.
     """
     need(0 <= peak_at < 1, "peak_at", peak_at, "a part of total, from 0 on and below 1")
     return Curve("onecycle", _onecycle, total, peak_at=peak_at, start=start, final=final)
@@ -96,7 +96,7 @@ def _onecycle(update: int, total: int, *, peak_at: float, start: float, final: f
 
 
 def scale_lr(lr: float, batch_size: int, *, base: int = 256, rule: str = "linear") -> float:
-    """Return the rate for a batch size, from `lr` that was tuned for batch size `base`. With k = batch_size / base:
+    """Return the rate for a batch size, given the rate `lr` for batch size `base`. With k = batch_size / base:
 
     - "linear": lr * k, for SGD with warm-up (Goyal et al. 2017, arXiv:1706.02677).
     - "sqrt": lr * sqrt(k), for Adam and its kin (Krizhevsky 2014, arXiv:1404.5997; Malladi et al. 2022, arXiv:2205.10287).

@@ -49,7 +49,7 @@ def build(cls: type[R], arguments: Mapping[str, Any]) -> R:
     """Make options of class `cls` from its part of the arguments. None stands for the default.
 
     Raises:
-        ValueError: a value is not among the choices.
+        ValueError: a value is not among the choices, or not positive.
         TypeError: a value has a wrong type.
     """
     known = options_of(cls)
@@ -76,7 +76,7 @@ def as_option(name: str) -> str:
 
 
 def as_arguments(function: Callable[P, R], known: Container[str]) -> Callable[P, R]:
-    """Wrap a function so that its errors name Python's arguments instead of the command's options. known: their names."""
+    """Wrap a function so that its errors name Python's arguments instead of the command's options. known: the arguments."""
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:

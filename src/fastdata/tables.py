@@ -69,7 +69,7 @@ class TableDataset(RowsDataset):
     (booleans) or 0 (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
 
     Text is a category. Its names are sorted, by number if all are whole numbers; pandas categories and Arrow dictionaries keep
-    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all are such, else names ("01" is a name).
+    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all its values are, else names ("01" is a name).
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
     or several targets), or -1 without a target. Rows whose target is missing or not finite are left out, with a warning.
@@ -80,7 +80,7 @@ class TableDataset(RowsDataset):
         target: the column to predict, several columns of numbers, or None.
         category: columns of names that look like numbers.
         drop: columns to leave out.
-        classes: another table whose names of categories and classes to use, such as the one that a model is trained on.
+        classes: another table, whose names of categories and classes are used, such as the one that a model is trained on.
         shared: hold it once for all processes of this machine, see RAMDataset; False: for this process and its children.
 
     Attributes:
@@ -227,7 +227,7 @@ def _labels(columns: Sequence[TableColumn]) -> Labels:
     if len(columns) == 1 and (first.names is not None or first.type == "bool"):
         return Labels("class", first.names or ("false", "true"))
     if column := next((column for column in columns if not column.type.startswith((*NARROWED, "bool"))), None):
-        raise ValueError(f"target {column.name!r} holds {column.type} values: one target may hold names, several need numbers")
+        raise ValueError(f"target {column.name!r} holds {column.type} values: targets must hold numbers, or names if alone")
     if len(columns) > 1 or "int" not in first.type:
         return Labels("vector", names)
     if first.dtype == "uint64":
@@ -266,7 +266,7 @@ def _open(source: Any, untyped: Container[str]) -> list[_Table]:
             table = pa.Table.from_pandas(source, preserve_index=False) if is_pandas else pa.table(source)
         return [_Table("the DataFrame", table.schema, table.column)]
     if not isinstance(source, str | os.PathLike | list | tuple) or not source:
-        raise TypeError(f"source is a {type(source).__name__}, but must be a file, a list of files, or a DataFrame")
+        raise TypeError(f"source is a {type(source).__name__}, but must be a file, some files in a list, or a DataFrame")
     parts = []
     for path in map(Path, source if isinstance(source, list | tuple) else [source]):
         ending = path.suffix.lower()
@@ -408,13 +408,13 @@ def _read(
     for part in parts:
         if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
             found = listed([*map(repr, part.schema.names)])
-            raise StoreError(f"{part.name} has two columns of one name, or other columns than {parts[0].name}: {found}")
+            raise StoreError(f"{part.name} has two columns of one name, or other columns than {parts[0].name}; it has {found}")
     chosen = [column for column in names if column not in wanted["drop"]]
     for option, known in (("drop", names), ("target", chosen), ("category", chosen)):
         if unknown := [column for column in wanted[option] if column not in known]:
-            raise ValueError(f"{option} is {unknown[0]!r}, but {name} has no such column; it has {listed([*map(repr, known)])}")
+            raise ValueError(f"{option} is {unknown[0]!r}, but must be among the columns {listed([*map(repr, known)])} of {name}")
     if not {*chosen} - {*wanted["target"]}:
-        raise ValueError(f"{name} has no column besides {listed([*map(repr, names)])}: nothing is left to learn from")
+        raise ValueError(f"{name} has {listed([*map(repr, names)])}, all targets or dropped: nothing is left to learn from")
 
     def read(each: str) -> tuple[TableColumn, Array, Array]:
         return _values(each, parts, names=each in wanted["category"], other=classes.get(each))

@@ -22,7 +22,7 @@ PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 
 
 class TokenizerEngine:
-    """A loaded tokenizer. By default it adds no special tokens to a text. The base class is for ids that came without one."""
+    """A loaded tokenizer. By default it adds no special tokens to a text. The base class is for ids without a tokenizer."""
 
     vocab_size = 1 << 16  # all ids are below it
     end: int | None = None  # the id that it puts after a document, if known
@@ -93,7 +93,7 @@ class _Characters(TokenizerEngine):
         unknown = codes[(ids == len(self._codes)) | (self._codes[np.minimum(ids, len(self._codes) - 1)] != codes)]
         if len(unknown):
             found = ", ".join(repr(chr(code)) for code in np.unique(unknown)[:8].tolist())
-            raise CodecError(f"{found}: not among the {self.vocab_size} characters of the vocabulary", "unknown-character")
+            raise CodecError(f"the {self.vocab_size} characters of the vocabulary lack {found}", "unknown-character")
         return ids.astype(np.uint32)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -114,7 +114,7 @@ def _failing(kind: Callable[[str], FastDataError], message: str) -> Iterator[Non
         raise kind(f"{message}: {error}") from None
 
 
-_encoding = partial(_failing, partial(CodecError, reason="unencodable"), "the tokenizer cannot encode it")
+_encoding = partial(_failing, partial(CodecError, reason="unencodable"), "the tokenizer cannot encode this text")
 
 
 class _HuggingFace(TokenizerEngine):
@@ -153,7 +153,7 @@ class _HuggingFace(TokenizerEngine):
             parts = [normal] if splitter is None else [part for part, _ in splitter.pre_tokenize_str(normal)]
             if lost := sorted(set().union(*parts) - self._known):
                 found = ", ".join(map(repr, lost[:8]))
-                raise CodecError(f"{found}: the tokenizer has no token for them, and none for unknown text", "unknown-character")
+                raise CodecError(f"the tokenizer has no token for {found}, and none for unknown text", "unknown-character")
 
     def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
         self._check(text)
@@ -185,7 +185,7 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
     if name == "bytes":
         return Spec("bytes", "bytes", ""), b""
     if name == "chars":
-        raise PrepError(f"{option} chars takes its characters from SOURCE, which is not text here: give a store that has them")
+        raise PrepError(f"{option} chars takes its characters from SOURCE, which is not text here: give a store made with chars")
     if path.is_dir():
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():
@@ -194,7 +194,7 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
         return Spec(engine, path.name, hashlib.sha256(data).hexdigest()), data
     raise PrepError(
         f"{option} {name} is neither a tokenizer.json of Hugging Face's, nor a store of text, nor bytes or chars; for an encoding "
-        "of tiktoken's, give the tokenizer.json of its model, which has the same ids"
+        "of tiktoken's, give the tokenizer.json of a model that uses it"
     )
 
 

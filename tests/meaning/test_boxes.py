@@ -195,7 +195,7 @@ def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
     done = prepared(tmp_path / "a", rows, "bbox:json", "keypoints:json")
     follow = "is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as"
     assert {f"bbox {follow} bbox:xyxy, bbox:xywh or bbox:cxcywh", f"keypoints {follow} keypoints:xy"} <= set(done.notes)
-    with pytest.raises(ValueError, match=r"min_visible is 0.5, but bbox of .* have no boxes: fastdata-prep stores them"):
+    with pytest.raises(ValueError, match=r"min_visible is 0.5, but no boxes belong to bbox of .*; fastdata-prep stores them"):
         LMDBDataset(done.out, fields="bbox", min_visible=0.5)
     moved = prepared(tmp_path / "b", rows, "bbox:xywh", "keypoints:xy")
     assert LMDBDataset(moved.out, fields=("bbox", "keypoints"), min_visible=0.5)[0][1]["bbox"].tolist() == [[1, 2, 4, 6]]
@@ -204,12 +204,12 @@ def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("b:xyxy", [[1, 2, 3]], r"row of '0.png': an array of shape \[1, 3\], but boxes are lists of 4 numbers"),
+        ("b:xyxy", [[1, 2, 3]], r"row of '0.png': it is an array of shape \[1, 3\], but boxes are lists of 4 numbers"),
         ("b:xyxy", [[1, 2, 3, "4"]], "is not a list with equally many numbers for each instance"),
         ("b:xyxy", [[1, 2, 3, float("nan")]], "has numbers that are not finite"),
         ("b:xyxy[4]", [], "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy"),
         ("b.c:xyxy", {"d": 1}, "has no c"),
-        ("b:xy", [[1, 2, 2, 3, 4, 2]], r"for each instance: give their number, such as b:xy\[17\]"),
+        ("b:xy", [[1, 2, 2, 3, 4, 2]], r"for each instance: give the number of keypoints, such as b:xy\[17\]"),
         ("b:xy[3]", [[1, 2, 2, 3, 4, 2]], None),
         ("b:xy[2]", [[1, 2, 2, 3, 4, 2]], None),
         ("b:xy[4]", [[1, 2, 2, 3, 4, 2]], r"an array of shape \[1, 6\], but b has 4 keypoints of x, y or x, y, visibility"),

@@ -101,7 +101,7 @@ def test_classes_of_one_name_in_two_forms_are_one_class(tmp_path: Path) -> None:
         dataset = LMDBDataset(prep(tmp_path / source, tmp_path / f"{k}.fds", workers=1, **more).out)
         names = [unicodedata.normalize("NFC", dataset.classes[k]) for k in dataset.targets]
         assert len(dataset.classes) == 2 and sorted(names) == ["a", "é", "é"], more
-    with pytest.raises(PrepError, match="comes twice"):
+    with pytest.raises(PrepError, match="comes more than once"):
         prep(tmp_path / "in/t.csv", tmp_path / "x.fds", classes=[*both, "a"])
 
 
@@ -118,6 +118,6 @@ def test_masks_of_cityscapes(count: int, tmp_path: Path) -> None:
         for folder, end, data in (("i", "leftImg8bit", picture(k, 20, 30)), ("m", "gtFine_labelIds", (MASK + k) % 5)):
             write_files(tmp_path / folder, {f"aachen/aachen_{k:06d}_000019_{end}.png": data})
     made = prep(tmp_path / "i", tmp_path / "o.fds", masks=tmp_path / "m", codec="png", workers=1)
-    assert made.kept == count and "mask: names have _gtFine_labelIds where those of the images have _leftImg8bit" in made.notes
+    assert made.kept == count and 'mask: names have "_gtFine_labelIds" where those of the images have "_leftImg8bit"' in made.notes
     for k, (image, mask) in enumerate(MaskDataset(made.out)):
         assert np.array_equal(image.permute(1, 2, 0), picture(k, 20, 30)) and np.array_equal(mask, (MASK + k) % 5)

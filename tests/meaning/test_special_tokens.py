@@ -60,7 +60,7 @@ def test_a_text_is_no_sample_if_characters_of_it_would_vanish(tmp_path: Path, ho
         tokenizer.train_from_iterator(["abc abc ab ba cab"], trainer)
         tokenizer.save(str(tmp_path / "t.json"))
         assert len(prepared(tmp_path, ["ab  cab", "c"], how, f"ok{len(suffix)}.fds")) == 2
-        with pytest.raises(PrepError, match=r"unknown-character.* 'd', 'é': the tokenizer has no token for them"):
+        with pytest.raises(PrepError, match=r"unknown-character.* the tokenizer has no token for .*'d', 'é'"):
             prepared(tmp_path, ["ab é d", "dé"], how, f"no{len(suffix)}.fds")
 
 

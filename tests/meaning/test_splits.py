@@ -116,7 +116,7 @@ def test_masks_of_splits_lie_in_folders_of_their_names(tmp_path: Path) -> None:
     [
         ("a/0.png", False, r"train and val side by side, and beside them a/0\.png, which would be mixed"),
         ("0.png", False, r"and beside them 0\.png"),
-        ("train/0.png", True, "side by side, which would be mixed; prepare each by itself"),
+        ("train/0.png", True, "side by side, which would be mixed; prepare each split by itself"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_commands(tmp_path: Path, other: str, labels: bool, message: str) -> None:

@@ -167,7 +167,7 @@ def test_wrong_arguments(photos: Path, s3: FaultServer, tmp_path: Path) -> None:
             refused()
     with pytest.raises(ValueError, match=r"OUT https://example.com/x.fds can only be read: give a URL such as s3://"):
         fastdata.prep(photos, "https://example.com/x.fds")
-    with pytest.raises(ValueError, match=r"OUT s3:/bucket/x.fds is a path, in which // became /: give a URL as text"):
+    with pytest.raises(ValueError, match=r"OUT s3:/bucket/x.fds is a path, in which // became /: give the URL as a str"):
         fastdata.prep(photos, Path("s3://bucket/x.fds"))
     assert not objects(s3) and not s3.writes
     (s3.root / "bucket/other").mkdir()

@@ -202,7 +202,7 @@ def test_over_https_there_are_no_folders(root: Path, s3: FaultServer, tmp_path: 
     same(prepared(base, source, options, tmp_path / "a.fds").out, expected)
     with pytest.raises(PrepError, match=r"/bucket/tars does not exist; http:// does not list folders: give a tar"):
         fastdata.prep(f"{base}/tars", tmp_path / "b.fds")
-    with pytest.raises(PrepError, match=r"1 of 1 are not there: http://.*/0\*.tar; http:// does not list folders"):
+    with pytest.raises(PrepError, match=r"1 of 1 cannot be found: http://.*/0\*.tar; http:// does not list folders"):
         fastdata.prep(f"{base}/tars/0*.tar", tmp_path / "b.fds")
     names = [path.name for path in write_pictures(root / "p", 5)]
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{base}/p/{name},x\n" for name in [*names, "no.png"]))
@@ -221,7 +221,7 @@ def test_errors_name_what_is_wrong(root: Path, s3: FaultServer, tmp_path: Path, 
     s3.always = {"LIST": "403"}
     with pytest.raises(RemoteError, match="s3://bucket/in: the credentials have expired"):
         fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
-    with pytest.raises(ValueError, match="ftp://x/y is a URL of an unknown scheme; known are s3"):
+    with pytest.raises(ValueError, match="ftp://x/y is a URL of an unknown scheme; known schemes are s3"):
         fastdata.prep("ftp://x/y", tmp_path / "a.fds")
 
 

@@ -36,7 +36,7 @@ class ArrayDataset(SlotDataset):
     Args:
         path: a store made by `fastdata-prep`; a folder, or a URL.
         crop: RandomCrop or CenterCrop with a side for each axis except channels, such as RandomCrop((64, 64, 64)), or None.
-        flips: probability of a flip along each axis, or one for all axes. Each axis is flipped independently.
+        flips: a probability of a flip for each axis, or one for all axes. Each axis is flipped independently.
         ignore_index: the class of mask values outside of the array, where a crop is padded. Default: 255, or 65535 for uint16
             masks. If voxels of the masks have this class, pass it to ignore them too, or pass a number that no voxel has.
         cache, cache_size, storage: as for LMDBDataset.

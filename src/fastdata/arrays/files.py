@@ -57,7 +57,7 @@ def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
     """
     ending = ending_of(path.name)
     if ending not in ENDINGS:
-        raise CodecError(f"files that end in {ending or 'nothing'} are not read as arrays", "unsupported")
+        raise CodecError(f"files with the extension {ending or '(none)'} are not read as arrays", "unsupported")
     try:
         if ending == ".npz":
             values = _read_npz(path, key, max_bytes)

@@ -45,7 +45,7 @@ def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | 
     chunk = (chunk,) * axes if isinstance(chunk, int) else chunk
     if len(chunk) != axes or min(chunk) < 1:
         sides = ",".join(map(str, chunk))
-        raise ValueError(f"--chunk is {sides}, but the arrays have {axes} axes besides channels: give a positive number for each")
+        raise ValueError(f"--chunk is {sides}, but must have a positive number for each axis except channels: {axes} in all")
     recipe = ArrayRecipe(
         dtype=dtype,
         rounded=options.dtype is not None,

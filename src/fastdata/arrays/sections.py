@@ -31,7 +31,7 @@ class Arrays(Entry, frozen=True):
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.chunk) <= MAX_AXES or not all(self.chunk):
-            raise ValueError(f"chunks of {self.chunk}")
+            raise ValueError(f"chunks cannot have the sides {self.chunk}")
 
     @property
     def dims(self) -> int:
@@ -71,7 +71,7 @@ def check(store: Store) -> None:
     samples, manifest = store.samples, store.manifest
     names = [variant.name for variant in manifest.variants]
     if names not in (["array"], ["array", f"{MASK}array"]) or any(variant.records is None for variant in manifest.variants):
-        raise FormatError(f"{store.path} has arrays in the variants {', '.join(names)}; prepare it again")
+        raise FormatError(f"{store.path} has the wrong variants for arrays, {', '.join(names)}; prepare it again")
     arrays: Arrays = manifest.section("arrays")
     sides = samples["shape"].astype(np.float64)  # exact below 2^53, and does not overflow
     chunks = np.ceil(sides[:, arrays.channels : arrays.dims] / arrays.chunk).prod(axis=1)
@@ -84,7 +84,7 @@ def check(store: Store) -> None:
         fits = fits and np.array_equal(_array_bytes(store, variant), values * np.dtype(variant.form.dtype).itemsize)
     if not fits:
         raise FormatError(
-            f"{store.path / SAMPLES} has shapes that do not fit the chunks of the store; copy it again, or prepare it again"
+            f"{store.path / SAMPLES} has shapes that do not fit the chunks of the store; copy it again, or prepare the store again"
         )
 
 

@@ -66,7 +66,7 @@ def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...
     axes = {"none": ((), shape), "first": (shape[:1], shape[1:]), "last": (shape[-1:], shape[:-1])}
     count, sides = axes[channels]
     if not 1 <= len(sides) <= MAX_AXES:
-        raise CodecError(f"its shape is {shape}, but must have one to {MAX_AXES} axes, besides --channels", "axes")
+        raise CodecError(f"its shape is {shape}, but must have one to {MAX_AXES} axes, without that of --channels", "axes")
     if not math.prod(shape):
         raise CodecError(f"its shape is {shape}: it is empty", "empty")
     return math.prod(count), sides

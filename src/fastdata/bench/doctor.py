@@ -42,7 +42,7 @@ MEANING = {
     "storage": "the loop waits for the disk, or whatever else samples are read from",
     "CPU": "the loop waits for batches, which cost CPU time to make",
     "loader": "the loop waits for batches",
-    "model": "the step and its copy to the device are the limit, and batches are there in time",
+    "model": "the step and the copy to the device are the limit, and batches are there in time",
 }
 RESIZED = 256 / 224  # side of the stored images of a folder to that of the crops
 SAMPLES = 300  # of a folder that are prepared
@@ -62,7 +62,7 @@ class Diagnosis:
         step_s: seconds per sample to copy a batch to the device and to step on it, or None without a step.
         together: samples/s of the loader and the step together, or None without a step.
         prepared: samples/s of the Loader, with the step if there is one, after preparing some of the images; or None.
-        gain: how many times as fast the loop (loader, without a step) is with prepared images.
+        gain: how many times as fast the loop (the loader alone, without a step) is with prepared images.
     """
 
     subject: str
@@ -114,7 +114,7 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
     prepare: a function of (batch size, workers) that makes a Loader of prepared images, which takes turns with `loader`.
     """
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"--seconds is {seconds}, but must be positive")
+        raise ValueError(f"--seconds is {seconds}, but must be positive and finite")
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"doctor measures a DataLoader, a Loader or another iterable of batches, found a {type(loader).__name__}")
     if step is not None and not callable(step):
@@ -413,7 +413,7 @@ def _call(name: str, option: str) -> Any:
     try:
         function = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{option} is {name!r}, but must be MODULE:FUNCTION, such as train:make_loader: {error}") from error
+        raise ValueError(f"{option} is {name!r}, but must be MODULE:FUNCTION, such as train:make: {error}") from error
     return function()
 
 

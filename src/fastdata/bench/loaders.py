@@ -68,7 +68,7 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     manifest = read_current(Path(path))[1]
     if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
         kind = f"{manifest.kind}{' with masks' if manifest.section('masks') else ''}"
-        raise StoreError(f"only images with labels, or without masks, are measured, and {path} holds {kind}")
+        raise StoreError(f"only images are measured, with masks only if they have labels, and {path} holds {kind}")
     images = StoreImages(path, size)
     if not len(images):
         raise StoreError(f"{path} has no images to measure with")
@@ -123,7 +123,7 @@ class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
             found = list_sources(source)
         except SplitsError as error:
             first = next(iter(error.splits.values()))
-            raise ValueError(f"{source} holds {' and '.join(error.splits)}: measure one, as fastdata doctor {first} does") from None
+            raise ValueError(f"{source} holds {' and '.join(error.splits)}: measure one: fastdata doctor {first}") from None
         self.root, self.crop = found.root, crop
         self.sources = [one for one in found.sources if not one.problem]
         if not self.sources:

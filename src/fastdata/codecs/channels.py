@@ -21,9 +21,9 @@ FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 
 @dataclass(frozen=True, kw_only=True)
 class Header(ABC):
-    """The header of an image file. Height and width are as stored, before `orientation` (as in EXIF).
+    """The header of an image file. Height and width are as stored, before `orientation` (as in EXIF) is applied.
 
-    deep: whether it may have more bits than the 8 that `pixels` returns. pixel_bytes: the most bytes that a decoded pixel takes.
+    deep: if the file may have more bits than the 8 that `pixels` returns. pixel_bytes: the most bytes that decoding a pixel takes.
     """
 
     format: str
@@ -39,12 +39,12 @@ class Header(ABC):
 
     @abstractmethod
     def pixels(self, data: bytes) -> Array:
-        """Decode the file `data` to its pixels as stored; raises `CodecError` (truncated, unsupported, undecodable)."""
+        """Decode the file `data` to its pixels as stored; raise `CodecError` (truncated, unsupported, undecodable)."""
 
 
 def unsupported(what: str) -> CodecError:
     """Return the error for an intact image of a kind that is not read here."""
-    return CodecError(f"{what} is not supported; convert the image to PNG or JPEG", "unsupported")
+    return CodecError(f"{what} is not supported; convert it to ordinary PNG or JPEG", "unsupported")
 
 
 def cmyk_to_rgb(absent: Array) -> Array:
@@ -53,14 +53,14 @@ def cmyk_to_rgb(absent: Array) -> Array:
 
 
 def split_alpha(pixels: Array) -> tuple[Array, Array | None]:
-    """Return the colour of stored pixels, grey [H, W] or RGB [H, W, 3], and alpha [H, W], if there is one."""
+    """Return the colour of stored pixels, grey [H, W] or RGB [H, W, 3], and alpha [H, W] or None."""
     if pixels.ndim == 2 or pixels.shape[2] == 3:
         return pixels, None
     return pixels[..., 0].copy() if pixels.shape[2] == 2 else cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB), pixels[..., -1]
 
 
 def flatten(pixels: Array) -> Array:
-    """Composite stored pixels on white, in their depth."""
+    """Composite stored pixels on white, and keep their depth."""
     color, alpha = split_alpha(pixels)
     return color if alpha is None else ~_product(~to_channels(color, gray=False), alpha)
 
@@ -91,7 +91,7 @@ def to_bits(color: Array, bits: int) -> Array:
 
 
 def upright(color: Array, orientation: int) -> Array:
-    """Turn pixels upright from EXIF orientation 1 to 8, without a copy for 1."""
+    """Turn pixels of EXIF orientation 1 to 8 upright; those of 1 are not copied."""
     if orientation >= 5:
         color = color.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):

@@ -1,7 +1,7 @@
 """Read any image file as upright pixels.
 
-The content decides the format, never the file name. libjpeg-turbo decodes JPEG, OpenCV PNG, and Pillow all others. ICC profiles
-are ignored. Only the first picture of animations and multi-page files is used; it alone has to be complete.
+The content decides the format, never the file name. libjpeg-turbo decodes JPEG, OpenCV PNG, and Pillow or tifffile all others.
+ICC profiles are ignored. Only the first picture of animations and multi-page files is used; it alone has to be complete.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class SourceImage:
     """An encoded image of any format, whose header has been read. `height` and `width` are upright: after EXIF orientation.
 
     Raises:
-        CodecError: empty, not-an-image, too-large (more than `max_pixels`), truncated, unsupported, undecodable.
+        CodecError: with the reason empty, not-an-image, too-large (more than `max_pixels`), truncated, unsupported or undecodable.
     """
 
     def __init__(self, data: bytes, *, max_pixels: int = 1 << 28) -> None:
         self._data, self.header = data, _read_header(data)
         height, width = self.header.height, self.header.width
         if height * width > max_pixels:
-            raise CodecError(f"{height} x {width} pixels is more than {max_pixels}", "too-large")
+            raise CodecError(f"{height} x {width} pixels are more than {max_pixels}, the limit", "too-large")
         self.height, self.width = _turned((height, width), self.header.orientation)
 
     def memory(self, at_least: tuple[int, int] = (0, 0)) -> int:
@@ -63,7 +63,7 @@ class SourceImage:
         else:
             pixels = header.pixels(self._data)
             if bits == 16 and header.deep and pixels.dtype == np.uint8:
-                what = f"the {header.format} may have more than 8 bits, and is read with 8: make it a PNG, or do without --bits 16"
+                what = f"the {header.format} may have more than 8 bits, but only 8 are read: make it a PNG, or leave out --bits 16"
                 raise CodecError(what, "unsupported")
             if pixels.shape[:2] != (header.height, header.width):
                 raise CodecError(f"{pixels.shape[:2]} pixels were decoded, but the header says otherwise", "undecodable")
@@ -84,7 +84,7 @@ def _read_header(data: bytes) -> Header:
     except (struct.error, IndexError):
         raise CodecError("the file ends inside its header", "truncated") from None
     if header is None:
-        pointer = "a pointer of Git LFS or git-annex: fetch the file itself (git lfs pull, git annex get)"
+        pointer = "the file is a pointer of Git LFS or git-annex: fetch its content (git lfs pull, git annex get)"
         what = pointer if POINTER.match(data) else "the content is no image format that is known here"
         raise CodecError(what, "not-an-image")
     if header.height <= 0 or header.width <= 0:

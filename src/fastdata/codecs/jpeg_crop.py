@@ -149,7 +149,7 @@ class JpegBatch(NamedTuple):
     cells: list[Cells]
 
     def decode(self, data: Array, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
-        """Decode what `join_cells` makes of all cells, and return pairs: a position, and the region that contains its window."""
+        """Decode what `join_cells` makes of all cells, and return pairs: a record's position, and the region with its window."""
         shrink = self.shrink
         above = sum(cells.end for cells in self.cells[:-1])
         size = -(-(above + self.cells[-1].height) // shrink), -(-self.cells[0].width // shrink)
@@ -165,10 +165,10 @@ class JpegBatch(NamedTuple):
 def jpeg_batches(
     records: Sequence[bytes | memoryview], sizes: Sequence[Shape], windows: Sequence[Window]
 ) -> tuple[list[JpegBatch], list[int]]:
-    """Group JPEG records into batches if only a part is needed. Also return the indices of the records to decode alone.
+    """Group JPEG records of which only a part is needed into batches. Also return the indices of those to decode alone.
 
     records: JPEGs; records with the index of docs/format.md can be batched. sizes: the (height, width) that each should have.
-    windows: the part of each that is needed; may be empty.
+    windows: the part of each that is needed, which may be empty.
     """
     batches: list[JpegBatch] = []
     open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # each with the rows that still fit in

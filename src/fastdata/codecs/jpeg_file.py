@@ -53,7 +53,7 @@ class JpegHeader(Header):
         return cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded
 
     def as_is(self, data: bytes, *, gray: bool = False) -> Array | None:
-        """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do. Return None if that needs more than decoding."""
+        """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do. Return None if the file cannot be a record as it is."""
         if self.orientation == 1 and self.components in ((1,) if gray else (1, 3)):
             with suppress(CodecError):
                 pixels = decode_jpeg(data, gray=gray)

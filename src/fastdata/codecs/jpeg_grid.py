@@ -39,7 +39,7 @@ def encode_jpeg(image: Array, *, quality: int = 90) -> bytes:
     """Encode uint8 pixels, RGB [H, W, 3] (as 4:2:0) or grey [H, W], as a baseline JPEG on the restart grid."""
     height, width = image.shape[:2]
     if max(height, width) > MAX_SIDE:
-        raise CodecError(f"{width} x {height} pixels: a JPEG holds at most {MAX_SIDE} a side; give a --size", "too-large")
+        raise CodecError(f"{width} x {height} pixels: a JPEG holds at most {MAX_SIDE} a side; give a smaller --size", "too-large")
     gray = image.ndim == 2
     params = [
         *(cv2.IMWRITE_JPEG_QUALITY, quality),
@@ -51,7 +51,7 @@ def encode_jpeg(image: Array, *, quality: int = 90) -> bytes:
 
 
 def add_index(data: Array) -> bytes:
-    """Return a JPEG on the grid, uint8, with its index."""
+    """Return a JPEG on the grid, given as uint8, with its index."""
     head = data[:4096].tobytes()  # cv2 writes about 600 bytes before the scan
     scan = data[scan_start(head, 2) :]
     (at,) = (scan[:-1] == 0xFF).nonzero()
@@ -68,7 +68,7 @@ def scan_start(data: bytes | memoryview, at: int) -> int:
 
 
 def index_segments(lengths: Array) -> bytes:
-    """Pack the low byte of each length, then list the longer lengths. Two bytes for each would make a photo 1 % larger."""
+    """Pack the low byte of each length, then list those above 255. Two bytes for each length would make a photo 1 % larger."""
     (long,) = (lengths > 0xFF).nonzero()
     high = np.empty(len(long), LONG)
     high["place"], high["high"] = long, lengths[long] >> 8
@@ -131,7 +131,7 @@ def decode_buffer(size: int) -> Array:
 
 
 def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False) -> Array:
-    """Decode a JPEG, equal to Pillow bit for bit: RGB [H, W, 3], or grey [H, W, 1]. Raise CodecError if the bytes are damaged."""
+    """Decode a JPEG as Pillow does, bit for bit: RGB [H, W, 3], or grey [H, W, 1]. Raise CodecError if the bytes are damaged."""
     return decode_jpeg_into(decode_buffer, data, jpeg_size(data), gray=gray)
 
 
@@ -151,7 +151,7 @@ def decode_jpeg_into(
     except ValueError as error:
         raise CodecError(f"damaged JPEG: {error}") from None
     if pixels.shape != shape:
-        raise CodecError(f"a JPEG of {pixels.shape[1]} x {pixels.shape[0]} pixels, where {width} x {height} were expected")
+        raise CodecError(f"the JPEG holds {pixels.shape[1]} x {pixels.shape[0]} pixels, but {width} x {height} were expected")
     return pixels
 
 

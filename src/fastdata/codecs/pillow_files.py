@@ -1,7 +1,7 @@
-"""Read images with Pillow and its plugins, as strictly as they can be, and EXIF. tifffile reads TIFF that Pillow would misread.
+"""Read images and EXIF with Pillow and its plugins, as strictly as possible. tifffile reads TIFF that Pillow would misread.
 
 Pillow is imported when the first such file is seen. A program's own settings of Pillow (`Image.MAX_IMAGE_PIXELS`,
-`ImageFile.LOAD_TRUNCATED_IMAGES`) and its warnings have no effect here, and are restored afterwards.
+`ImageFile.LOAD_TRUNCATED_IMAGES`) and warning filters have no effect here, and are restored afterwards.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def _check_jp2(data: bytes) -> None:
     plain = (depths == {b"\7\1\1"} and components in (1, 3)) or (components == 1 and depths == {b"\x0f\1\1"})
     framed = kind >> 14 or any((left, top, tile_left, tile_top)) or not tile_width or not tile_height
     if framed or not plain or b"pclr" in head or b"cdef" in head or (b"colr" in head and not JP2_COLORS.search(head)):
-        raise unsupported("JPEG 2000 that is not RGB of 8 bits or grey of 8 or 16, or has alpha, subsampling or offsets")
+        raise unsupported("JPEG 2000 that is not RGB of 8 bits or grey of 8 or 16, or has alpha, a palette, subsampling or offsets")
     tiles, seen = -(-width // tile_width) * -(-height // tile_height), len(set(TILE.findall(data, start)))
     if seen < tiles or END_OF_CODESTREAM not in data[start:]:
-        raise CodecError(f"the JPEG 2000 codestream has {seen} of {tiles} tiles, or no end", "truncated")
+        raise CodecError(f"the JPEG 2000 codestream lacks tiles or its end: it has {seen} of {tiles} tiles", "truncated")
 
 
 def _open_image(data: bytes, plugin: str) -> Any:
@@ -139,7 +139,7 @@ def extra(module: str, package: str, what: str) -> ModuleType:
 def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
     """Make Pillow strict: it gives no warnings, limits only the size of first frames, and does not fill in missing data.
 
-    The settings are global, so one thread has them at a time. Any exception inside becomes a CodecError.
+    The settings are global, so one thread has them at a time. Any exception inside but MemoryError becomes a CodecError.
     """
     from PIL import Image, ImageFile
 
@@ -252,7 +252,7 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> Header:
     bits, compression = tags.get(BITS, (1,))[0], tags.get(COMPRESSION, PLAIN)
     colors, planar = COLORS.get(photometric, 0), tags.get(PLANAR, 1) == 2
     if set(tags.get(SAMPLE_FORMAT, (1,))) != {1}:
-        raise CodecError("TIFF with signed or floating-point samples, which are no image: save them as .npy", "unsupported")
+        raise CodecError("TIFF with signed or floating-point samples is no image: save them as .npy", "unsupported")
     misread = (
         tags.get(SUBFILE, 0) & 1  # a thumbnail, as in raw files of cameras
         or not colors <= samples <= colors + 4
@@ -264,8 +264,8 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> Header:
         or bits not in (1, 2, 4, 8, 16)
     )
     if not colors or misread:
-        kind = f"{samples} samples of {bits} bits, photometric interpretation {photometric} and compression {compression}"
-        raise unsupported(f"TIFF with {kind}, planes of less than 8 bits, or a leading thumbnail")
+        kind = f"{bits} bits per sample, {samples} per pixel, photometric interpretation {photometric}, compression {compression}"
+        raise unsupported(f"TIFF with {kind} (or with planes of less than 8 bits, or a leading thumbnail)")
     _check_pieces(tags, len(data), samples, bits, planar)
     misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
     by_tifffile = misread_planes or (bits == 16 and (samples > 1 or photometric != BLACK_IS_0))
@@ -289,6 +289,6 @@ def _check_pieces(tags: Mapping[int, Any], end: int, samples: int, bits: int, pl
     unsaid = (-(-height * row // max(len(offsets), 1)),) * len(offsets) if plain else ()
     counts = tags.get(TILE_BYTES if tiled else STRIP_BYTES, unsaid)
     if min(len(offsets), len(counts)) < -(-height // rows) * -(-width // columns) * (samples if planar else 1) or 0 in counts:
-        raise CodecError("the TIFF does not say where its pixels are", "undecodable")
+        raise CodecError("the TIFF does not say where all its pixels are", "undecodable")
     if max(map(sum, zip(offsets, counts, strict=False))) > end or (plain and sum(counts) < height * row):
         raise CodecError("the TIFF ends inside its pixels", "truncated")

@@ -30,7 +30,7 @@ def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
 
 
 def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
-    """Decode a record to [H, W, C] of the format's dtype, perhaps a view of `data`. Raise CodecError if it is damaged."""
+    """Decode a record to [H, W, C] of the form's dtype, perhaps a view of `data`. Raise CodecError if it is damaged."""
     shape, gray = (height, width, form.channels), form.channels == 1
     if form.codec == "rgb":
         if len(data) != form.nbytes(height * width):
@@ -46,12 +46,12 @@ def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
         raise CodecError("damaged PNG")
     image = image if image.ndim == 3 else image[:, :, None]
     if image.shape != shape or image.dtype != form.dtype:
-        raise CodecError(f"a {form.codec} record holds {image.shape} {image.dtype}, but the index says {shape} {form.dtype}")
+        raise CodecError(f"a record of {form.codec} holds {image.shape} {image.dtype}, but the index says {shape} {form.dtype}")
     return image
 
 
 def decode_window(data: Data, form: Form, height: int, width: int, window: Window, scratch: Callable[[int], Array]) -> Region:
-    """Decode as little of a record as contains the window. Pixels are as if the whole were decoded at that scale.
+    """Decode the least of a record that contains the window. Pixels are as if the whole were decoded at the window's scale.
 
     `scratch(size)` returns flat uint8 memory of this size, which the result may use. Raise CodecError if the record is damaged.
     """
@@ -72,4 +72,4 @@ def _check_size(data: Data, codec: str, height: int, width: int) -> None:
     """Raise CodecError if a header says another size. Call it before decoding, since a damaged header may ask for gigabytes."""
     found = jpeg_size(data) if codec in JPEGS else (int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big"))
     if found != (height, width):
-        raise CodecError(f"a {codec} record holds {found} pixels, and not {(height, width)}")
+        raise CodecError(f"a record of {codec} holds {found} pixels, but the index says {(height, width)}")

@@ -15,18 +15,18 @@ def checked(index: Any, count: int) -> int:
     """Return an index of a dataset of `count` samples, counted from the front.
 
     Raises:
-        TypeError: it is not a whole number.
+        TypeError: the index is not a whole number.
         IndexError: the dataset has no such sample.
     """
     try:
         number = operator.index(index)
     except TypeError:
         raise TypeError(
-            f"a dataset takes one whole number in [ ], found {index!r:.60}: use dataset.subset(...) for a dataset of several, "
+            f"a dataset takes one whole number in [ ], found {index!r:.60}: use dataset.subset(...) for several samples, "
             "[dataset[k] for k in ...] for a list, and a Loader for batches"
         ) from None
     if not -count <= number < count:
-        raise IndexError(f"the index is {number}, but the dataset has {count} samples")
+        raise IndexError(f"the index is {number}, but the dataset's length is {count}")
     return number % count
 
 
@@ -36,9 +36,9 @@ def positions(indices: Any, count: int) -> Array:
     if chosen.dtype == bool and chosen.shape == (count,):
         chosen = np.flatnonzero(chosen)
     if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-        raise TypeError(f"subset takes a list of indices, or a mask of {count} booleans; got {chosen.dtype} {chosen.shape}")
+        raise TypeError(f"subset takes a list of indices, or a mask of booleans [{count}]; got {chosen.dtype} {chosen.shape}")
     if chosen.size and (chosen.min() < -count or chosen.max() >= count):
-        raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, but the dataset has {count} samples")
+        raise IndexError(f"subset: indices go from {chosen.min()} to {chosen.max()}, but the dataset's length is {count}")
     return chosen.astype(np.int64) % max(count, 1)
 
 
@@ -59,7 +59,7 @@ def check_split(fraction: Any, seed: Any) -> None:
 
 
 def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Array:
-    """Return which samples go to the first part of a split, bool. groups: take the same fraction of each, rounded.
+    """Return which samples go to the first part of a split, bool. groups: the same fraction of each is taken, rounded.
 
     Raises:
         ValueError: a part would be empty.
@@ -73,5 +73,5 @@ def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Ar
     for start, count in zip(starts, counts, strict=True):
         first[order[start : start + round(fraction * count)]] = True
     if first.all() or not first.any():
-        raise ValueError(f"fraction {fraction} of {', '.join(map(str, counts[:5]))} samples leaves one part empty: choose another")
+        raise ValueError(f"fraction {fraction} leaves one part empty (samples: {', '.join(map(str, counts[:5]))}): choose another")
     return first

@@ -27,7 +27,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
 @dataclass
 class Timing:
-    """Seconds that a batch took to read its images' bytes, to decode, and to resize and flip."""
+    """Seconds that a batch took to read its images' bytes, to decode them, and to resize and flip."""
 
     read_s: float = 0.0
     decode_s: float = 0.0
@@ -42,7 +42,7 @@ class Fixed:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.FIXED and name in self.__dict__:
             kind = type(self).__name__
-            raise AttributeError(f"{name} of a {kind} is fixed when it is made: make another {kind}, with {name}={value!r:.60}")
+            raise AttributeError(f"{name} is fixed when a {kind} is made: make another {kind}, with {name}={value!r:.60}")
         super().__setattr__(name, value)
 
 
@@ -65,7 +65,7 @@ def shown(path: Path | StoreLocation) -> str:
 
 
 def inside(dataset: Any) -> Sequence[Any]:
-    """Return the datasets that a dataset of torch's, such as Subset, wraps."""
+    """Return the datasets that torch's Subset or ConcatDataset wraps; [] for other datasets."""
     return [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets if isinstance(dataset, ConcatDataset) else []
 
 
@@ -92,7 +92,7 @@ class RowsDataset(Dataset[Any]):
 
     @property
     def _all(self) -> Any:
-        """The whole set, of which this dataset may be a part: it has labels, targets, a length and `shards_of(rows)`."""
+        """The whole set, of which this dataset may be a part. The set has labels, targets, a length and `shards_of(rows)`."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -109,7 +109,7 @@ class RowsDataset(Dataset[Any]):
         return chosen
 
     def shards_of(self, indices: Any) -> Array:
-        """Return the shard that each sample lies in, int64. In a sum of datasets, shards are numbered through all stores.
+        """Return the shard that each sample lies in, int64. In a sum of datasets, shards are numbered across all stores.
 
         Raises:
             StoreError: the samples lie in no store.
@@ -146,7 +146,7 @@ class RowsDataset(Dataset[Any]):
 
     @transform.setter
     def transform(self, transform: Any) -> None:
-        raise TypeError(f"a {type(self).__name__} has no transform, which is for images: change its batches in the loop")
+        raise TypeError(f"{type(self).__name__} has no transform, which only images have: change the batches in your loop")
 
     def _like(self, **parts: Any) -> Any:
         other = copy.copy(self)
@@ -166,7 +166,7 @@ class RowsDataset(Dataset[Any]):
         Args:
             fraction: between 0 and 1.
             seed: determines the split.
-            stratify: take the same fraction of every class, rounded. For a table, whole numbers are classes too.
+            stratify: take the same fraction of every class, rounded. For a table, whole-number targets count as classes.
 
         Raises:
             TypeError, ValueError: an argument is wrong, or one part would be empty.
@@ -178,7 +178,7 @@ class RowsDataset(Dataset[Any]):
     def _strata(self) -> Array:
         """Return the class of each sample, for a stratified split."""
         if self._all.labels.kind != "class":
-            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
+            raise ValueError(f"stratify needs classes; the labels are of kind {self._all.labels.kind!r}: leave stratify out")
         return self.targets
 
 
@@ -195,14 +195,14 @@ class SlotDataset(RowsDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Any, Any]:
-        """Return a batch's samples and targets for the Loader. Targets are int64 [n], float32 [n, columns] or `large_targets`.
+        """Return a batch's samples and targets for the Loader. Targets are int64 [n], float32 [n, columns], columns or masks.
 
         Args:
             indices: of the samples, int64 [n].
             seed, epoch: what the samples' random numbers depend on.
             repeats: how often each sample came before in this epoch; each repetition draws other random numbers.
-            allocate: a function of (shape, dtype) that returns memory for the samples.
-            timing: the Timing to which this batch is added.
+            allocate: a function of (shape, dtype) that returns memory for samples and large targets.
+            timing: the Timing to which this batch's seconds are added.
         """
         raise NotImplementedError
 
@@ -234,7 +234,7 @@ class SlotDataset(RowsDataset):
 
     def with_crop_size(self, side: int) -> Any:
         """Return the same samples with another side of the crop's output."""
-        raise TypeError(f"a {type(self).__name__} cannot change the size of its crop: make another dataset")
+        raise TypeError(f"{type(self).__name__} cannot change the size of a crop: make another dataset")
 
     @property
     def large_targets(self) -> bool:

@@ -33,7 +33,7 @@ class InMemoryRecords:
         sizes: bytes of each record, int64 [n].
         read: returns a record's bytes by its number, as any buffer. Called from several threads.
         unit: what a progress bar counts.
-        key: identifies the records that all processes of this machine share. By default, only this process and its children do.
+        key: identifies the records that all processes of this machine share. None: only this process and its children do.
 
     Attributes:
         ends: 0, and where each record ends in the memory; int64 [n + 1].
@@ -79,7 +79,7 @@ def _fill(memory: Array, sizes: Array, read: Callable[[int], Any], unit: str) ->
         for k in range(first, stop):
             record = np.frombuffer(read(k), np.uint8)
             if len(record) != sizes[k]:
-                raise StoreError(f"record {k} has {len(record)} bytes, but {sizes[k]} were expected: it changed while it was read")
+                raise StoreError(f"record {k} has {len(record)} bytes, but {sizes[k]} were expected: its file changed; try again")
             data[ends[k] : ends[k + 1]] = record
         return stop - first
 

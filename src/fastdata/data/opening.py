@@ -22,7 +22,7 @@ def open(path: StrPath, **arguments: Any) -> Any:
     store in memory, use RAMDataset.
 
     Args:
-        path: a store made by `fastdata-prep`; a folder, or a URL, with `cache=`.
+        path: a store made by `fastdata-prep`; a folder, or a URL with `cache=`.
         arguments: keyword arguments of the dataset, such as `crop=`, `hflip=` and `size=` for images, `block_size=` for tokens.
 
     Raises:
@@ -49,7 +49,7 @@ class RAMDataset:
         options: arguments of the dataset that reads from disk. `size` may be several stored sizes of images; the first is read
             until `with_size`, or a Loader's `schedule`, chooses another. Columns stay on disk.
         decoded: for images: keep pixels instead of compressed bytes: no decoding, but many times the memory.
-        masks: for images: False reads a store with masks as images with their labels, or -1 without labels.
+        masks: for images: False reads a store with masks as images with their labels, or -1 if the store has none.
         max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same.
         shared: hold a store once for all processes of this user on this machine, such as the 8 ranks of torchrun: the
             first one reads it, the others wait and attach, and the memory stays until the last of them ends. False, or a list of
@@ -68,7 +68,7 @@ class RAMDataset:
         kind, manifest = "images", None
         if isinstance(source, str | os.PathLike):
             if targets is not None:
-                raise ValueError("targets go with a list of files; a store has its own")
+                raise ValueError("targets go with a list of files; a store has its own: leave targets out")
             manifest = read_current(Path(locate(source, *(options.get(name) for name in CACHED))))[1]
             kind = manifest.kind
         return super().__new__(kinds.find(kind).dataset(manifest, in_memory=True))

@@ -30,9 +30,9 @@ LOOSE_STREAM = 0xFFFFFFFE  # separates the seeds of users' code from our random 
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """Compute Philox4x32-10: four 32-bit words of four counter words and two key words; all uint64 with values below 2^32.
+    """Compute Philox4x32-10: four 32-bit words from four counter words and two key words; all uint64 with values below 2^32.
 
-    The words are stored as two pairs, so that a round is six calls of numpy: for a batch the calls cost more than the arithmetic.
+    The words are stored as two pairs, so that a round is a few calls of numpy: for a batch the calls cost more than the arithmetic.
     """
     shape = np.broadcast(*counter).shape
     even, odd = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
@@ -86,7 +86,7 @@ def seeds_for_user_code(seed: int, epoch: int, ids: Any, view: int = 0) -> list[
 
 @contextmanager
 def isolated_global_rngs() -> Iterator[Callable[[int], None]]:
-    """Yield a function that seeds the generators that users' code may use: random, numpy, and torch on the CPU. Restore them after.
+    """Yield a function that seeds random, numpy, and torch on the CPU, for users' code. Restore them after, except in a worker.
 
     torch.manual_seed is slower, and would reset the GPUs' generators, which the training uses.
     """

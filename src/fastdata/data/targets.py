@@ -17,8 +17,8 @@ from fastdata.system.torch_private import default_collate_fn_map
 class Item(tuple[Any, Any]):
     """One sample of a dataset with fields: an image and its target.
 
-    torch's DataLoader makes batches of them that are like a Loader's, with `Ragged` for lists, and Python lists of text
-    and JSON. By itself it would stack lists that happen to have the same length, and fail for others.
+    torch's DataLoader makes batches of Items that are like a Loader's, with `Ragged` for lists, and Python lists of text
+    and JSON. Without this class, it would stack lists that happen to have the same length, and fail for others.
 
     Attributes:
         batching: how the target is batched: "ragged", "list", or a dtype; for a dict, one per name.

@@ -32,10 +32,10 @@ class UserTransform:
     - albumentations: `transform(image=array)["image"]`, with an array [H, W, C];
     - an `nn.Module`, such as torchvision's v2: a tensor [C, H, W]; if it contains modules of kornia, which take floats only,
       a tensor [1, C, H, W] from 0 to 1, and the result is rounded to integers;
-    - torchvision or timm, if it is not a module, or contains a ToTensor: a PIL image;
+    - one of torchvision's or timm's that is not a module, or contains a ToTensor: a PIL image;
     - any other callable: what its first parameter is annotated with, torch.Tensor or PIL.Image.Image; else an array [H, W, C].
 
-    It may return a PIL image, a tensor [C, H, W], an array [H, W, C] or, if it takes PIL images, [C, H, W] (timm's ToNumpy).
+    A transform may return a PIL image, a tensor [C, H, W], an array [H, W, C] or, from PIL images, [C, H, W] (timm's ToNumpy).
     """
 
     def __init__(self, transform: Callable[..., Any]) -> None:
@@ -50,12 +50,12 @@ class UserTransform:
         return UserTransform, (self.transform,)
 
     def seed(self, seed: int) -> None:
-        """Seed its generators, each with a different number derived from `seed`, 0 to 2^64 - 1."""
+        """Seed the transform's own generators, each with a different number derived from `seed`, 0 to 2^64 - 1."""
         for k, seeder in enumerate(self.seeders, 1):
             seeder((seed + k * GOLDEN) & 0xFFFFFFFFFFFFFFFF)
 
     def __call__(self, pixels: Array, channels: int) -> Array:
-        """Return the transformed image, [H, W, channels]; raise LoaderError if it is something else."""
+        """Return the transformed image, [H, W, channels]; raise LoaderError if the transform returned something else."""
         result = image = self._call(self.transform, pixels)
         if isinstance(result, torch.Tensor):
             with contextlib.suppress(TypeError, RuntimeError):  # on another device, or of a dtype that numpy lacks
@@ -68,8 +68,8 @@ class UserTransform:
             return np.require(image, requirements=["C", "W"])
         found = f"{result.dtype} {list(result.shape)}" if hasattr(result, "dtype") else type(result).__name__
         raise LoaderError(
-            f"transform returned {found}: it must return a numpy array [H, W, {channels}] or a tensor [{channels}, H, W] "
-            "on the CPU, of a dtype that numpy has"
+            f"transform returned {found}: it must return a numpy array or PIL image [H, W, {channels}], or a tensor "
+            f"[{channels}, H, W] on the CPU, of a dtype that numpy has"
         )
 
 
@@ -91,7 +91,7 @@ def _with_pil(transform: Any, pixels: Array) -> Any:
     from PIL import Image
 
     if pixels.dtype != np.uint8:
-        raise LoaderError(f"transform takes PIL images, made of uint8, not of {pixels.dtype}: use a function of tensors or arrays")
+        raise LoaderError(f"transform takes PIL images, of uint8; these are {pixels.dtype}: use a function of tensors or arrays")
     return transform(Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
 
 
@@ -127,7 +127,7 @@ def _first_annotation(transform: Any) -> Any:
 
 
 def _seeder(found: Any) -> Seeder | None:
-    """Return the function that seeds an object, or None if the object is no generator and has none."""
+    """Return the function that seeds an object, or None if there is no such function."""
     if _comes_from(found, "albumentations") and _has(found, "set_random_state"):
         # its set_random_seed would give all transforms of a Compose the same numbers: both flips, or none
         return lambda seed: found.set_random_state(np.random.default_rng(seed), random.Random(seed))

@@ -66,7 +66,9 @@ class Augment(nn.Module):
             batch, ids, epoch = images, images.ids, images.position[0]
             images, *targets = (batch,) if isinstance(batch, Tensor) else tuple(batch)
             targets = [*targets[0].values()] if targets and isinstance(targets[0], Mapping) else targets[:1]
-            if self._moving and any(map(_has_places, targets)):
+            masks = (part.dim() == 3 and part.dtype in LARGEST for part in targets if isinstance(part, Tensor))
+            boxes = (part.values.dim() > 1 for part in targets if isinstance(part, Ragged))  # or keypoints
+            if self._moving and any((*masks, *boxes)):
                 text = f"{self._moving} moves pixels, but masks, boxes and keypoints would stay"
                 raise TypeError(f"{text}: move both together by kornia's AugmentationSequential, in a batch_transform=")
         if ids is None or epoch is None:
@@ -96,13 +98,6 @@ class Augment(nn.Module):
             out: Tensor = self.transform(floats)
         out = (out[:count] * largest).round_().clamp_(0, largest).to(images.dtype)
         return out.contiguous(memory_format=torch.channels_last)
-
-
-def _has_places(target: Any) -> bool:
-    """Return whether a target is masks, or lists of boxes or keypoints."""
-    if isinstance(target, Ragged):
-        return target.values.dim() > 1
-    return isinstance(target, Tensor) and target.dim() == 3 and target.dtype in LARGEST
 
 
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]

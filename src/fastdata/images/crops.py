@@ -34,7 +34,7 @@ class Crop:
         resizes: whether a box may differ in size from the output and is then resized. If False, the crop only cuts.
         reaches_outside: whether a box may reach beyond the image, where samples are `fill` and masks are `ignore_index`. If such a
             crop resizes, the image is resized first, and then cut at whole pixels, so boxes may begin and end between pixels.
-        shape: (height, width) of the output, or None if it depends on the box, and `shapes` returns it.
+        shape: (height, width) of the output, or None if it depends on the box; then `shapes` returns it.
         antialias, interpolation, fast: as for RandomResizedCrop.
         fill: the value of pixels beyond the image.
 
@@ -80,7 +80,7 @@ class Crop:
         """Return the side of the output along each of `axes` axes."""
         sides = (self.size,) * axes if isinstance(self.size, int) else self.size
         if len(sides) != axes:
-            raise ValueError(f"{type(self).__name__}: size is {self.size}, but the samples have {axes} axes")
+            raise ValueError(f"{type(self).__name__}: size is {self.size}, but must be one number, or {axes}, one for each axis")
         return sides
 
     def starts(self, u: Array, shapes: Array) -> Array:
@@ -99,7 +99,7 @@ class Crop:
     def shapes(self, boxes: Array) -> list[tuple[int, int]]:
         """Return the (height, width) of each box's output."""
         if self.shape is None:
-            raise NotImplementedError(f"{type(self).__name__}.shape is None, so it needs a method shapes(boxes)")
+            raise NotImplementedError(f"{type(self).__name__}.shape is None, so the class needs a method shapes(boxes)")
         return [self.shape] * len(boxes)
 
     def __repr__(self) -> str:
@@ -178,8 +178,8 @@ def MultiCrop(
 ) -> tuple[RandomResizedCrop, ...]:
     """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones. Give it to a dataset as `crop`.
 
-    The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), except its
-    `interpolation="bicubic"`. `scale` is for global, `local_scale` for local views; all take RandomResizedCrop's other `options`.
+    The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), except that `interpolation`
+    is "bicubic" there. `scale` is for global, `local_scale` for local views; all take RandomResizedCrop's other `options`.
 
     Examples:
         >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]
@@ -241,11 +241,11 @@ class CenterCrop(_Cut):
 
 @dataclass(frozen=True, repr=False)
 class RandomCrop(_Cut):
-    """A box of `size` at a random position, not resized, as torchvision.transforms.RandomCrop. Smaller images are a LoaderError.
+    """A box of `size` at a random position, not resized, as torchvision.transforms.RandomCrop. Smaller images raise LoaderError.
 
     Args:
         size: (height, width) of the output, or one number for both; for arrays, one number for each axis, or one for all.
-        padding: zeros added to each side of the image, which the box may include.
+        padding: how many zeros are added to each side of the image; the box may include them.
         fast: as for RandomResizedCrop.
     """
 

@@ -51,11 +51,11 @@ class Fields:
             return None
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) < len(wanted):
-            raise ValueError(f"fields is {names!r}, but must be the name of a column, or several different ones")
+            raise ValueError(f"fields is {names!r}, but must be the name of a column, or several different names")
         columns = {name: values.column for name, values in columns_of(images).items()}
         if missing := [name for name in wanted if name not in columns]:
             hint = "" if images.columns else "; fastdata-prep stores columns with --fields, annotations with --coco or --yolo"
-            raise StoreError(f"{images.location} has no field {missing[0]}; it has {', '.join(columns)}{hint}")
+            raise StoreError(f"there is no column {missing[0]} in {images.location}, only {', '.join(columns)}{hint}")
         if not 0 <= min_visible <= 1:
             raise ValueError(f"min_visible is {min_visible}, but a share lies between 0 and 1")
         groups = {columns[name].group for name in wanted} - {None}
@@ -63,8 +63,8 @@ class Fields:
         read = tuple(columns[name] for name in dict.fromkeys([*wanted, *boxes]))
         if min_visible and not any(column.geometry == "xyxy" for column in read):
             raise ValueError(
-                f"min_visible is {min_visible}, but {', '.join(wanted)} of {images.location} have no boxes: fastdata-prep "
-                "stores them with --coco, --yolo, or --fields NAME:xyxy (or xywh, cxcywh) for a table"
+                f"min_visible is {min_visible}, but no boxes belong to {', '.join(wanted)} of {images.location}: give fields "
+                "that have some; fastdata-prep stores them with --coco, --yolo, or --fields NAME:xyxy (or xywh, cxcywh) for a table"
             )
         return cls(names if isinstance(names, str) else wanted, min_visible, read)
 
@@ -75,7 +75,7 @@ class Fields:
         return next((column.name for column in self.read if column.geometry and column.name in wanted), None)
 
     def batch(self, columns: Mapping[str, ColumnValues], rows: Array, move: Move) -> Any:
-        """Return the targets of `rows`, int64 [n]. move: returns the placement and the sizes that `move_columns` takes."""
+        """Return the targets of the rows, int64 [n]. move: returns the placement and the sizes that `move_columns` takes."""
         found = {column.name: columns[column.name].batch(rows) for column in self.read}
         if any(column.geometry for column in self.read):
             move_columns(self.read, found, *move(), self.min_visible)
@@ -97,7 +97,7 @@ def columns_of(images: Images) -> dict[str, ColumnValues]:
 
 
 def as_item(batch: Any) -> Any:
-    """Return the only item of a batch: a number or text as Python has it, an array or list as a tensor, a dict of these."""
+    """Return the only item of a batch: a number or text as Python has it, an array or list as a tensor, or a dict of these."""
     if isinstance(batch, dict):
         return {name: as_item(value) for name, value in batch.items()}
     item = batch.values if isinstance(batch, Lists) else batch[0]
@@ -107,7 +107,7 @@ def as_item(batch: Any) -> Any:
 
 
 class Columns(Mapping[str, Any]):
-    """The columns of a dataset's samples, in its order. Each is read when it is asked for.
+    """The columns of a dataset's samples, in the dataset's order. Each is read when it is asked for.
 
     An item is a numpy array [n, ...]; for lists, text, bytes and JSON, a list of n values.
     """
@@ -118,7 +118,7 @@ class Columns(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
-            raise KeyError(f"there is no column {name}; there are {', '.join(self)}")
+            raise KeyError(f"there is no column {name}, only {', '.join(self)}")
         found = self._values[name].batch(self._rows)
         return found.items() if isinstance(found, Lists) else found
 
@@ -148,19 +148,19 @@ def _view_property(name: str) -> Any:
 class ImageDataset(SlotDataset):
     """Images with labels or masks as targets.
 
-    `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
-    of crops. The target is an int class, a float32 vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W].
+    `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple if `crop` is a sequence
+    of crops. The target is an int class, a float32 vector, -1 without labels, the mask, uint8 or uint16 [H, W], or columns.
 
-    Random crops and flips draw from torch's default generator, as torchvision's do, and under `fastdata.Loader` from (seed, epoch,
-    sample). With several images a sample, `ds[i]` is ({"left": image, "right": image}, target), all of the same box and flips.
+    Random crops and flips draw from torch's default generator, as torchvision's do, but under `fastdata.Loader` from (seed, epoch,
+    sample). With several images a sample, `ds[i]` is ({"left": image, "right": image}, target), with the same box and flips.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
-        class_pixels: with masks, a dict of pixel counts by class, in class order, of all masks of the store before preparing.
+        class_pixels: with masks, a dict of pixel counts by class, in class order, over the files of all masks of the store.
         ignore_index: with masks, the class of pixels outside the image; else None.
         targets: labels, numpy int64 [n] or float32 [n, columns], in the order of this dataset, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
-        views: a View for each image of a sample; `has_views`: whether samples are tuples of images.
+        views: a View for each crop of an image; `has_views`: whether samples are tuples of images.
         crop, hflip, vflip, transform: as for LMDBDataset. Changes apply to a Loader's next batch.
     """
 
@@ -239,7 +239,7 @@ class ImageDataset(SlotDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Any, Any]:
-        """Return images [n, H, W, C], a tuple of views or a dict of images, and targets; masks [n, H, W] are allocated last."""
+        """Return images [n, H, W, C], or a tuple (views) or dict of these, and targets; masks [n, H, W] are allocated last."""
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
         if all(view.transform is None for view in self.views):
             images = self._render(rows, plans, allocate, timing)
@@ -279,14 +279,14 @@ class ImageDataset(SlotDataset):
         return self._images.form.channels
 
     def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> EncodedBatch:
-        """Return the batch that `read_batch` makes from the same arguments, before decoding. It has no masks and no transform.
+        """Return the batch that `read_batch` makes from the same arguments, before decoding. It must have no masks or transform.
 
         The JPEGs are the stored bytes, valid while this dataset lives.
         """
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         images, shape = self._images, self.views[0].one_shape(plan)
         if any(sample.window.empty for sample in plan):
-            raise LoaderError('a crop lies outside of its image, so DALI has nothing to decode: use backend="torch"')
+            raise LoaderError('a crop lies entirely outside of its image, so DALI has nothing to decode: use backend="torch"')
         jpegs = [images.get(row) for row in rows.tolist()]
         return EncodedBatch(plan, jpegs, self._read_targets(rows, plan, np.empty, None), (*shape, images.form.channels))
 
@@ -340,7 +340,7 @@ class ImageDataset(SlotDataset):
         return self._like(_images=sources[0], _sources=sources, _masks=self._masks and self._masks.with_size(size))
 
     def with_crop(self, crop: AnyCrop, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
-        """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
+        """Return the same samples with another crop, flips and transform, for instance for a validation set after `split`."""
         other = self._like()
         other._set_views(crop, hflip, vflip, transform)
         return other
@@ -367,7 +367,7 @@ class ImageDataset(SlotDataset):
         known = {name: values.column for name, values in self._images.columns.items() if values.column.tokens is not None}
         chosen = [*known] if column is None else [name for name in known if name == column]
         if len(chosen) != 1:
-            raise StoreError(f"{self._images.location} has the columns of tokens {', '.join(known) or 'none'}: name one of them")
+            raise StoreError(f"{self._images.location} has these columns of tokens: {', '.join(known) or 'none'}; name one of them")
         return decode_tokens(next(iter(self._images.stores)), known[chosen[0]], np.asarray(tokens).reshape(-1).tolist())
 
     def __add__(self, other: Any) -> Any:
@@ -396,12 +396,12 @@ class ImageDataset(SlotDataset):
         views = tuple(view.filled(hflip=hflip, vflip=vflip, transform=transform) for view in given)
         if not views:
             raise ValueError("crop is an empty list: give a crop for each view, or None for the whole image")
-        follower = "its mask" if self._masks is not None else self._fields and self._fields.geometric
-        follower = follower or (f"the others of its sample ({', '.join(self.images)})" if self.images else None)
+        follower = "the mask" if self._masks is not None else self._fields and self._fields.geometric
+        follower = follower or (f"the other images of a sample ({', '.join(self.images)})" if self.images else None)
         if follower and (several or views[0].transform is not None):
-            found = f"crop makes {len(views)} views of an image, and {follower} can follow only one: give one crop"
+            found = f"crop is a sequence of {len(views)}, but {follower} can follow only one crop: give one crop, not a sequence"
             if not several:
-                found = f"transform takes an image, and {follower} would not follow: transform both on the device"
+                found = f"transform takes an image, and {follower} would not follow: transform them together on the device"
             remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
             raise ValueError(f"{found}, or leave {follower} out; {remedy}")
         for view in views:
@@ -451,8 +451,8 @@ class LMDBDataset(ImageDataset):
             PIL.Image.Image, it gets a tensor [C, H, W] or a PIL image. An nn.Module gets a tensor; transforms of torchvision,
             kornia, albumentations and timm are called in their own way. Under the Loader, random, numpy.random, torch and
             generators in its attributes, closure and globals are seeded by (seed, epoch, sample).
-        fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. "label" is
-            one too. Numbers are batched to tensors [B, ...], lists to a `Ragged`, text, bytes and JSON to Python lists. Boxes
+        fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. "label" may
+            be among them. Numbers are batched to tensors [B, ...], lists to a `Ragged`, text, bytes and JSON to Python lists. Boxes
             (x1, y1, x2, y2) and keypoints (x, y, visibility) are in pixels of the emitted image: they follow its resize, crop and
             flips. Boxes are clipped to it; keypoints outside of it become (0, 0, 0), and "left_..." and "right_..." change places
             in a mirror image.
@@ -464,7 +464,7 @@ class LMDBDataset(ImageDataset):
             in it, such as "200GB", and options of the client: see docs/remote.md.
 
     Raises:
-        StoreError: if the store does not exist, is not finished, lacks this size, or has masks and no labels.
+        StoreError: if the store does not exist, is not finished, lacks this size, or, without `fields`, has masks and no labels.
         FormatError: if the store is damaged, or was written by a newer version.
     """
 
@@ -507,7 +507,7 @@ class MaskDataset(ImageDataset):
         path, size, hflip, vflip, images, cache, cache_size, storage: as for LMDBDataset.
         crop: a crop, or None for the whole image.
         ignore_index: the class of pixels outside the image, where a crop is padded. Default: 255, or 65535 for uint16. Class
-            255 is void, as in public data sets, if the masks have two or more others. Otherwise pixels of the default class
+            255 is void, as in public data sets, if the masks have two or more other classes. Otherwise pixels of the default class
             are an error: pass the default if a loss is to ignore them, else a number that is no class.
 
     Raises:

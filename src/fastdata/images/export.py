@@ -67,7 +67,7 @@ def _export_images(store: Store, root: Path, size: int | None, tick: Callable[[i
 
 
 def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], shard_size: int = TAR_BYTES) -> None:
-    """Write `00000.tar`, `00001.tar` and so on, of at most `shard_size` bytes each, or of one sample.
+    """Write `00000.tar`, `00001.tar` and so on, of at most `shard_size` bytes each, unless one sample is larger.
 
     A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on if it has several images); `00000000.mask.png`; its label,
     as `00000000.cls` or as `00000000.json`, {"label": [...], "names": [...]}; and a member for each column, whose ending
@@ -133,7 +133,7 @@ def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
     lower = [ending.lower() for ending in endings.values()]
     for name, ending in endings.items():
         if lower.count(ending.lower()) > 1 or len(ending) > MAX_ENDING:
-            raise StoreError(f"column {name} cannot be in a tar: its name is too long, or equals another, ignoring case")
+            raise StoreError(f"column {name} cannot be in a tar: its name is too long, or equals another, ignoring case: rename it")
     return endings
 
 
@@ -184,7 +184,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _write_meanings(store: Store, root: Path, columns: Sequence[Column]) -> None:
-    """Write what whole numbers stand for, and the tokenizers' files."""
+    """Write what the columns' whole numbers stand for, and the tokenizers' files."""
     if names := {column.name: column.names for column in columns if column.names}:
         (root / COLUMN_NAMES).write_text(json.dumps(names, indent=0) + "\n")
     for column in columns:

@@ -20,7 +20,7 @@ TINY = 1e-9  # square pixels
 
 @dataclass(frozen=True)
 class Placement:
-    """Maps points of images: x * scale + shift, for x and y, float64 [n, 2] each, in (x, y) order."""
+    """Maps points (x, y) of n images to (x, y) * scale + shift; both are float64 [n, 2]."""
 
     scale: Array
     shift: Array
@@ -59,14 +59,14 @@ def placement(store: Store, variant: Variant, rows: Array, files: Array) -> tupl
     options = store.manifest.options
     resized, corner, stored = layout(files, variant.size, options["resize"], upscale=options["upscale"])
     if any((store.field(variant, side)[rows] != stored[:, k]).any() for k, side in enumerate(("height", "width"))):
-        raise FormatError(f"{store.location}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
+        raise FormatError(f"{store.location}: column {SOURCE_SIZE.name} does not fit the images; prepare the store again")
     return Placement((resized / files)[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored[:, ::-1].astype(np.float64)
 
 
 def move_columns(
     columns: Sequence[Column], values: dict[str, Any], placed: Placement, sizes: Array, min_visible: float = 0.0
 ) -> int:
-    """Move the boxes and keypoints among values of columns, by name. Drop instances whose boxes are gone from their group.
+    """Move the boxes and keypoints among values of columns, by name. Drop from each group the instances whose boxes are gone.
 
     Areas of instances change as those of their boxes do. Return the number of boxes that were dropped.
     """

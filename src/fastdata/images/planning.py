@@ -93,9 +93,9 @@ def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
     for text in options.images:
         match = IMAGE.fullmatch(text)
         if match is None or match[1] in ("mask", "masks", *found):  # an export has masks under these names
-            raise ValueError(f"--images {text}: give {IMAGE_FORM}; names must be unique, of letters, digits and _, not mask")
+            raise ValueError(f"--images {text}: give {IMAGE_FORM}; names must be unique, of letters, digits and _, not mask(s)")
         image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
         found[image.name] = image, match[2]
     if len(found) == 1:
-        raise ValueError(f"--images {options.images[0]} names one image, but is for several: give each, or leave it out")
+        raise ValueError(f"--images {options.images[0]} names one image, but is for several: give one for each, or leave it out")
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Turn the files of a sample, images and a mask, into records of every size. Pure: what a shard contains is decided here."""
+"""Turn the files of a sample, images and a mask, into records of every size. Pure: it decides what a shard contains."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def prepare_image(
     """Return a record for each variant of the recipe. All sizes of an image are made from one decode.
 
     scratch: memory of `decode_buffer` that a JPEG may be decoded into. companions: for the mask and each further image, its name in
-    messages and the bytes of its file. Raise CodecError if a file cannot be read or encoded, or their sizes differ.
+    messages and the bytes of its file. Raise CodecError if a file cannot be read or encoded, or the images' sizes differ.
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
     upright = np.array([(source.height, source.width)])
@@ -141,7 +141,7 @@ def prepare_image(
     height, width = max(shapes, key=math.prod)
     if height * width > options.max_pixels:
         what = f"--size would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
-        raise CodecError(f"{what}give --no-upscale, or --resize long or stretch", "too-large")
+        raise CodecError(f"{what}give a smaller --size, --no-upscale, or --resize long or stretch", "too-large")
     with room(_memory(source, options, shapes)):
         records = _image_records(data, source, options, frames, scratch)
         for (_, recipe), (called, found) in zip(options.parts()[1:], companions, strict=True):
@@ -245,8 +245,8 @@ def _average(image: Array, shape: Shape) -> Array:
 def read_palette(path: StrPath) -> tuple[tuple[Color, ...], tuple[str, ...]]:
     """Read the colours and names of classes 0, 1, 2 and so on from a text file.
 
-    Each line has red, green, blue and a name, in any order, separated by commas, tabs or spaces. A first line without numbers is a
-    header.
+    Each line has red, green and blue, in this order, and a name, separated by commas, tabs or spaces. A first line without numbers
+    is a header.
     """
     try:
         lines = to_path(path).read_bytes().decode("utf-8-sig").splitlines()
@@ -260,7 +260,7 @@ def read_palette(path: StrPath) -> tuple[tuple[Color, ...], tuple[str, ...]]:
             continue
         if len(numbers) != 3 or max(numbers) > 255 or (*numbers,) in found:
             what = f"{path}, line {number}: {line.strip()!r:.80}"
-            raise PrepError(f"{what} must be red, green, blue (0 to 255, no colour twice), a name")
+            raise PrepError(f"{what} must be red, green, blue (0 to 255, no colour twice) and a name")
         found[numbers[0], numbers[1], numbers[2]] = " ".join(cell for cell in cells if not cell.isdigit()) or str(len(found))
     if not found:
         raise PrepError(f"the palette {path} has no line of red, green, blue and a name")
@@ -280,7 +280,7 @@ def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> A
                 raise CodecError(f"{what}: write all masks with 0, 1, 2 and so on", "mask-values")
             values = values != 0
     if values.max(initial=0) >> recipe.bits:
-        raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give --mask-bits 16", "range")
+        raise CodecError(f"a mask has the value {values.max()}: 8 bits hold at most 255; give --mask-bits 16", "range")
     return np.ascontiguousarray(values, f"uint{recipe.bits}")
 
 
@@ -300,9 +300,9 @@ def mask_values(data: bytes, max_pixels: int = 1 << 28) -> Array:
 def _header(data: bytes, max_pixels: int) -> PngHeader:
     header = SourceImage(data, max_pixels=max_pixels).header
     if not isinstance(header, PngHeader):
-        raise CodecError(f"a mask must be PNG, this is {header.format}: other formats change values, or their meaning", "not-png")
+        raise CodecError(f"a mask must be PNG, not {header.format}: other formats change values, or their meaning", "not-png")
     if header.orientation != 1:
-        raise CodecError("the mask has an EXIF orientation, which a mask may not have", "unsupported")
+        raise CodecError("the mask has an EXIF orientation, which no mask may have: write it upright", "unsupported")
     return header
 
 
@@ -330,7 +330,7 @@ def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
     unknown = table[classes] != codes
     if unknown.any():
         first = tuple(rgb[unknown][0].tolist())
-        raise CodecError(f"{unknown.sum()} pixels have colours that the palette lacks, such as {first}", "unknown-color")
+        raise CodecError(f"the mask has colours that the palette lacks, such as {first} (pixels: {unknown.sum()})", "unknown-color")
     return np.asarray(classes)
 
 

@@ -20,7 +20,7 @@ CAPTIONS = "captions"
 
 
 def facts(store: Store) -> dict[str, Any]:
-    """Return the sides, (width, height), and the decoded bytes of each variant, and the number of boxes of each category."""
+    """Return the extreme sides, (width, height), and the decoded bytes of each variant, and the number of boxes per category."""
     facts: dict[str, Any] = {"variants": {}}
     for variant in store.manifest.variants:
         width, height = (store.field(variant, side).astype(np.int64) for side in ("width", "height"))

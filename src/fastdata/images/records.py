@@ -1,4 +1,4 @@
-"""Sources of images and their columns: a store on disk, a copy of one in memory, image files in memory, and several as one."""
+"""Sources of images and their columns: a store on disk or in memory, image files, and several of these as one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Images: TypeAlias = "StoreImages | FileImages | ConcatImages"
 
 
 class ColumnValues(NamedTuple):
-    """A column of images, and a function that reads its values of rows, int64 [n], as `ColumnReader.read` does."""
+    """A column of images, and a function that reads its values for rows, int64 [n], as `ColumnReader.read` does."""
 
     column: Column
     batch: Callable[[Array], Array | Lists | list[Any]]
 
 
 class _Holdable:
-    """Images of which the first can be held in shared memory, as encoded bytes or as pixels."""
+    """Images, the first of which can be held in shared memory, as encoded bytes or as pixels."""
 
     form: Form
     records: InMemoryRecords | None = None  # the images in memory; None: all are on disk
@@ -59,7 +59,7 @@ class _Holdable:
         return np.asarray(self.form.nbytes(np.prod(self.sides(np.arange(len(self._lengths()))), axis=0)))
 
     def hold(self, nbytes: Array, decoded: bool, shared: bool) -> None:
-        """Load the first images, of `nbytes` each, into memory; if `shared`, once for all processes, if they come from a store."""
+        """Load the first images, of `nbytes` each, into memory; images of a store once for all processes, if `shared`."""
         key = self._key(decoded) if shared else None
         self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key)
         self.decoded = decoded
@@ -117,7 +117,7 @@ class _Listed:
 
 
 class StoreImages(StoreSamples, _Holdable):
-    """One stored size of a store's images, or of their masks. cached: records in memory, by variant, shared in a dataset."""
+    """One stored size of a store's images, or of their masks. cached: records in memory, by variant, for all sizes of a dataset."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class FileImages(_Listed, _Holdable):
         values = np.full(len(self.paths), -1) if targets is None else np.asarray(targets)
         if len(values) != len(self.paths) or values.ndim > 2 or (values.ndim == 1) != (values.dtype.kind in "iu"):
             raise ValueError(
-                f"targets are {values.dtype} {values.shape}, expected {len(self.paths)} int classes, or as many rows of floats"
+                f"targets are {values.dtype} {values.shape}, expected int classes [{len(self.paths)}], or as many rows of floats"
             )
         names = tuple(f"label{k + 1}" for k in range(values.shape[1])) if values.ndim == 2 else ()
         self.labels = Labels("vector" if names else "none" if targets is None else "class", names)
@@ -230,7 +230,7 @@ class FileImages(_Listed, _Holdable):
         return []
 
     def with_size(self, size: int | None) -> NoReturn:
-        raise StoreError("image files have one size; prepare a store with several")
+        raise StoreError("image files have one size each; prepare a store with several sizes")
 
 
 def _values_of_store(store: Store, column: Column) -> ColumnValues:
@@ -246,7 +246,7 @@ def _values_of_store(store: Store, column: Column) -> ColumnValues:
 
 
 class ConcatImages(_Listed):
-    """The images of several sources as one. Sources share Labels and Form, except codec; each has its rows to use, None for all."""
+    """The images of several sources as one. Sources share Labels and Form, except codec. parts: each with rows, None for all."""
 
     def __init__(self, parts: Sequence[tuple[Images, Array | None]]) -> None:
         self._sources = [images for images, _ in parts]
@@ -256,8 +256,8 @@ class ConcatImages(_Listed):
         for images in self._sources[1:]:
             if images.labels != first.labels or structs.replace(images.form, codec=first.form.codec) != first.form:
                 raise ValueError(
-                    f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
-                    "--classes of the first, and the same --gray, --bits and --mask-bits"
+                    f"datasets of {_described(first)} and of {_described(images)} differ in labels or pixels: prepare the second "
+                    "with --classes of the first, and the same --gray, --bits and --mask-bits"
                 )
         chosen = [(images, np.arange(len(images)) if rows is None else rows) for images, rows in parts]
         numbers = [np.full(len(rows), k) for k, (_, rows) in enumerate(chosen)]
@@ -284,7 +284,7 @@ class ConcatImages(_Listed):
 
     @property
     def columns(self) -> dict[str, ColumnValues]:
-        """The columns that all sources have. Raise ValueError if they are of different types."""
+        """The columns that all sources have. Raise ValueError if their types differ between sources."""
         names = [name for name in self._sources[0].columns if all(name in images.columns for images in self._sources)]
         return {name: self._joined([images.columns[name] for images in self._sources]) for name in names}
 
@@ -292,7 +292,7 @@ class ConcatImages(_Listed):
         column = sources[0].column
         for values in sources[1:]:
             if structs.replace(values.column, ids=column.ids) != column:
-                raise ValueError(f"datasets whose columns are {column} and {values.column} cannot be concatenated")
+                raise ValueError(f"datasets with columns {column} and {values.column} cannot be concatenated: prepare both alike")
 
         def batch(rows: Array) -> Array | Lists | list[Any]:
             items: list[Any] = [None] * len(rows)
@@ -362,4 +362,4 @@ def _naming(path: str) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {lacking(error) or f'{error.strerror}; leave it out of the list'}") from None
     except CodecError as error:
-        raise StoreError(f"{path} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out") from None
+        raise StoreError(f"{path} cannot be decoded: {error}; leave it out of the list, as fastdata-prep does") from None

@@ -25,7 +25,7 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool, interpolat
     """Resize the box (top, left, height, width) of `pixels`, [h, w, C], into `out`, [H, W, C], of the same dtype, uint8 or uint16.
 
     With `antialias`, sides that shrink are averaged with a filter that spans skipped pixels. This is Pillow's BILINEAR or BICUBIC
-    except for rounding, by 1 or rarely 2: torch's uint8 kernels have Pillow's arithmetic, vectorised.
+    except for rounding errors of 1 or rarely 2: torch's uint8 kernels have Pillow's arithmetic, vectorised.
     """
     y, x, height, width = box
     top, left, bottom, right = math.floor(y), math.floor(x), math.ceil(y + height), math.ceil(x + width)

@@ -51,7 +51,7 @@ class Masks(Entry, frozen=True):
         void = chosen == VOID and len(pixels.keys() - {chosen}) > 1 and len(self.names) <= VOID
         if ignore_index is None and pixels.get(chosen) and not void:
             raise ValueError(
-                f"{pixels[chosen]} pixels of the masks have class {chosen}, which by default marks pixels outside "
+                f"the masks have pixels of class {chosen} ({pixels[chosen]} of them), which by default marks pixels outside "
                 f"of an image: give ignore_index={chosen} if a loss is to ignore them, or a number that is no class"
             )
         return chosen
@@ -73,7 +73,7 @@ def samples_dtype(manifest: Manifest) -> np.dtype[Any]:
 def check(store: Store) -> None:
     """Check that each image is one record."""
     if any(store.manifest.shard_records(v) != store.manifest.shard_samples for v in store.manifest.variants):
-        raise FormatError(f"{store.location} has not one record for each image; prepare it again")
+        raise FormatError(f"{store.location} does not have one record for each image; prepare it again")
 
 
 def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def join_masks(found: Sequence[Masks | None]) -> Masks | None:
     names = {masks.names for masks in sections}
     if len(names) > 1 or len(sections) < len(found):
         listed = " and ".join(", ".join(one) or "no names" for one in sorted(names))
-        raise ValueError(f"their masks have the classes {listed}: prepare them with the same --palette")
+        raise ValueError(f"not all have masks of the same classes (found: {listed}): prepare all with masks and one --palette")
     pixels = sum((Counter(masks.pixels) for masks in sections), Counter[str]())
     return Masks(names.pop(), {name: pixels[name] for name in sorted(pixels, key=int)})
 

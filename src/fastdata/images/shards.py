@@ -90,13 +90,13 @@ def _room(job: PrepareRun, source: Source, progress: ProgressReport, position: i
             yield
     except MachineError as error:
         advice = "run again with fewer --workers or on a machine with more memory, or plan again with a smaller --max-pixels"
-        raise MachineError(f"{source.name}: {error}: {advice}, which rejects it") from None
+        raise MachineError(f"{source.name}: {error}: {advice}, which rejects the image") from None
 
 
 def _prepared(
     job: PrepareRun, source: Source, skip: tuple[str, str] | None, counts: Counter[str], room: Room
 ) -> tuple[list[Record], list[Any]]:
-    """Return a source's records and values. Raise CodecError, or whatever a decoder raises, if it cannot be used.
+    """Return a source's records and values. Raise CodecError, or whatever a decoder raises, if the source cannot be used.
 
     Details have no paths: a store is the same anywhere. `counts` counts what `_notes` reports.
     """
@@ -118,7 +118,7 @@ def _prepared(
     if not source.locator and not any(field.ending for field in job.plan.fields):  # whose sizes are part of that of the source
         found = len(data) + sum(len(body) for _, body in companions)
         if found != source.size:
-            raise CodecError(f"{found} bytes, but {source.size} when it was listed", "changed")
+            raise CodecError(f"it has {found} bytes, but had {source.size} when it was listed", "changed")
     records = prepare_image(data, job.plan.options, scratch=_scratch(), companions=companions, room=room)
     values = in_pixels(job.plan.fields, read_fields(job.plan.roots[0], source, job.plan.fields), records[0].source, counts)
     return records, encode_columns(job.plan.columns, values, job.plan.files, counts)
@@ -177,4 +177,4 @@ def _notes(plan: Plan, counts: Counter[str], classes: Counter[int]) -> Iterator[
         shares = [f"{names.get(k, k)} {classes[k] / total:.1%}" for k in sorted(classes)]
         yield f"classes of the masks, by their pixels: {listed(shares)}"
         if plan.options.mask.binary:
-            yield "masks have two classes: where a file has 0 and 255, 255 is class 1"
+            yield "masks have two classes: where a file has 0 and 255 (or 65535), the latter is class 1"

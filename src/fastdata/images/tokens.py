@@ -19,7 +19,7 @@ TOKENIZE = re.compile(r"(?P<name>[^=]+)=(?P<tokenizer>.+?)(:(?P<length>[0-9]+))?
 
 
 def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tuple[Column, ...], dict[str, bytes]]:
-    """Return columns, after `--tokenize` has turned text, or JSON lists of texts, to tokens; and the tokenizers' files by name.
+    """Return columns, after `--tokenize` has turned text, or JSON lists of texts, into tokens; and the tokenizers' files by name.
 
     Raise PrepError if an option does not fit its column, MissingExtraError if the tokenizer's library is not installed.
     """
@@ -32,14 +32,14 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
         column = found.get(name)
         if column is None or column.type not in ("text", "json"):
             known = ", ".join(map(str, found.values())) or "none"
-            raise PrepError(f"--tokenize {option}: there is no column {name} of text; there are {known}; --fields stores columns")
+            raise PrepError(f"--tokenize {option}: there is no column {name} of text (columns: {known}); --fields stores columns")
         many = column.type == "json"  # several texts for each image
         if many and length is None:
             raise PrepError(f"--tokenize {option}: {column} becomes rows of one length: give {name}={tokenizer}:LENGTH")
         spec, data = find_tokenizer(tokenizer, "--tokenize")
         engine = load(spec, data)
         if length is not None and length <= (added := len(engine.encode_row("", None)[0])):
-            raise PrepError(f"--tokenize {option}: a row of {length} has no room beside the {added} tokens that {spec.name} adds")
+            raise PrepError(f"--tokenize {option}: LENGTH {length} must be more than {added}, the tokens that {spec.name} adds")
         pad = next((token for token in (engine.pad, engine.end) if token is not None), 0)
         tokens = ColumnTokens(spec, engine.vocab_size, None if length is None else pad)
         type, shape = "uint16" if engine.vocab_size <= 1 << 16 else "uint32", () if length is None else (length,)

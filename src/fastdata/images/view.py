@@ -147,7 +147,7 @@ class View:
         _flip(out, sample.flip)
 
     def render_mask(self, sample: Sample, mask: Array, out: Array, outside: int) -> None:
-        """Write a sample's mask, [H, W], from the whole image's [h, w]. Each pixel takes the class at its centre."""
+        """Write a sample's mask, [H, W], from the whole mask, [h, w]. Each pixel takes the class at its centre."""
         top, left, h, w = sample.window[:4]
         if sample.window.empty:
             out[...] = outside
@@ -162,14 +162,14 @@ class View:
         _flip(out, sample.flip)
 
     def one_shape(self, plan: Sequence[Sample]) -> Shape:
-        """Return the shape of a batch's outputs, or raise a LoaderError if there are several."""
+        """Return the shape of a batch's outputs, or raise a LoaderError if they have several shapes."""
         shapes = {sample.shape for sample in plan}
         if len(shapes) == 1:
             return plan[0].shape
         if self.crop is None:
             what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop"
         else:
-            what = f"{self.crop} keeps the aspect ratio; use Resize((height, width)) or CenterCrop"
+            what = f"{self.crop} does not fix the size; use Resize((height, width)) or CenterCrop"
         raise LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")
 
 
@@ -307,7 +307,7 @@ def _decoded(
 
 def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[int]]]:
     """Join windows of one image at one scale, the largest first, where that saves time. If `cuts` is False, images are decoded
-    whole, and all windows joined. Return each window with the views that lie in it."""
+    whole, and all windows of one scale are joined. Return each window with the views that lie in it."""
     parts: list[tuple[Window, list[int]]] = []
     for view in sorted(range(len(windows)), key=lambda view: -windows[view].area):
         window = windows[view]
@@ -387,7 +387,7 @@ def _stack(samples: Sequence[Array], allocate: Allocate) -> Array:
     """Stack samples of one shape to a batch [n, H, W, C]."""
     shapes = {sample.shape for sample in samples}
     if len(shapes) > 1:
-        raise LoaderError(f"transform returned arrays of different shapes, {shorten(shapes)}: a batch needs one")
+        raise LoaderError(f"transform returned arrays of different shapes, {shorten(shapes)}: a batch needs one shape")
     return np.stack(samples, out=allocate((len(samples), *samples[0].shape), np.result_type(*samples)))
 
 

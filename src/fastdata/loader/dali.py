@@ -1,4 +1,4 @@
-"""The engine of `Loader(backend="dali")`: the same batches, decoded by NVIDIA DALI."""
+"""The engine of `Loader(backend="dali")`: the same samples, decoded by NVIDIA DALI."""
 
 from __future__ import annotations
 

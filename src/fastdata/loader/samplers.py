@@ -86,7 +86,7 @@ class UserSampler:
             yield self._rows[:, self._bounds[first] : self._bounds[min(first + size, stop)]]
 
     def _draw(self, epoch: int, count: int) -> None:
-        """Draw an epoch, of so many indices or batches."""
+        """Draw an epoch of `count` indices or batches."""
         self._set_epoch(epoch)
         with isolated_global_rngs() as reseed:  # a resumed epoch has the same list
             reseed(seeds_for_user_code(self._seed, epoch, [SAMPLER_STREAM])[0])

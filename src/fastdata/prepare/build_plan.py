@@ -59,20 +59,20 @@ def build_plan(
 def resolve_out(out: Any) -> Any:
     """Return OUT in a canonical form: a URL of object storage without a slash at its end, the path of a file:// URL, or a path."""
     if isinstance(out, os.PathLike) and os.fspath(out).partition("/")[0].endswith(":"):
-        raise ValueError(f"OUT {out} is a path, in which // became /: give a URL as text")
+        raise ValueError(f"OUT {out} is a path, in which // became /: give the URL as a str")
     if not is_url(out):
         return out
     if scheme(out) == "file":
         return local_path(out)
     if scheme(out) in ("http", "https"):
-        raise ValueError(f"OUT {out} can only be read: give a URL such as s3://bucket/photos.fds, gs:// or az://")
+        raise ValueError(f"OUT {out} can only be read: give a URL such as s3://bucket/photos.fds, or one of gs:// or az://")
     return out.rstrip("/")
 
 
 def on_disk(out: Any, what: str) -> Any:
     """Return OUT as `resolve_out` does. Raise a PrepError if it is a URL. what: the beginning of the reason."""
     if is_url(place := resolve_out(out)):
-        raise PrepError(f"OUT is {place}, but {what} on a disk: give a folder, then fastdata publish")
+        raise PrepError(f"OUT is {place}, but {what} on a disk: give a folder, then run fastdata publish")
     return place
 
 

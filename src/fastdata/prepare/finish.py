@@ -41,7 +41,7 @@ class Summary:
         originals: for codec "original", how many images of each size kept their bytes; the others were encoded.
         notes: what the labels are, where they come from, and what is not stored or differs from the request.
         first_reject: the first rejected input and its reason, or "".
-        splits: of a source with splits, the summary of each by its name; this one is the first of them.
+        splits: for a source with splits, the summary of each split by its name; this one is that of the first.
     """
 
     out: Path | str
@@ -79,7 +79,7 @@ class Summary:
         yield from self.notes
         yield f"{human_bytes(self.bytes)} in shards" + (f", {number_of(self.tokens, 'token')}" if self.tokens else "")
         for size, count in self.originals.items():
-            yield f"size {size}: {number_of(count, 'image')} kept as they were, {self.kept - count} encoded"
+            yield f"size {size}: {number_of(count, 'image')} kept unchanged, {self.kept - count} encoded"
         if self.resumed == self.inputs:
             yield "already finished"
         else:
@@ -89,7 +89,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """A task's result: it has `shards` of the plan's shards; this run made `made`."""
+    """A task's result: the task has `shards` of the plan's shards, and this run made `made`."""
 
     shards: int = 0
     made: int = 0
@@ -117,7 +117,7 @@ class PlanSummary:
         """Yield what the command prints."""
         yield from self.notes
         inputs, shards = number_of(self.inputs, "input"), number_of(self.shards, "shard")
-        then = f"planned {inputs} in {shards}; now fastdata-prep run {self.out} --task I --of N, then finish"
+        then = f"planned {inputs} in {shards}; now fastdata-prep run {self.out} --task I --of N for each I, then finish"
         yield f"{self.out}{' is finished already' if self.finished else f': {then}'}"
 
 
@@ -171,7 +171,7 @@ def summarize(
 
 
 def finished_shards(work: PrepareRun, shards: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return how many inputs were kept and rejected in each shard that this plan finished, with files of the recorded sizes.
+    """Return how many inputs were kept and rejected in each finished shard of this plan whose files have the recorded sizes.
 
     A table is published after its files were flushed, so it can be trusted after a power failure too.
     """
@@ -205,7 +205,7 @@ def finish(work: PrepareRun) -> tuple[str, ...]:
     finished = finished_shards(work, range(plan.num_shards))
     if missing := sorted(set(range(plan.num_shards)) - set(finished)):
         raise PrepError(
-            f"{work.store} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or "
+            f"{work.store} lacks {len(missing)} of {plan.num_shards} shards, such as {missing[0]}: run the lost tasks again, or "
             f"make all that is missing here with fastdata-prep run {work.store}"
         )
     shards: Any = _ShardTables(out, plan.num_shards)

@@ -37,7 +37,7 @@ def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
         lock = out / WORK / LOCK
         descriptor = _locked(lock, fcntl.LOCK_SH if share else fcntl.LOCK_EX)
         if descriptor is None:
-            raise PrepError(f"another fastdata-prep is making {out} right now")
+            raise PrepError(f"another fastdata-prep is making {out} right now; wait until it ends")
         try:
             yield
         finally:
@@ -81,7 +81,7 @@ def _is_ours(out: Path) -> bool:
 
 
 def is_settled(root: Path) -> bool:
-    """Return False while a store is being replaced, also if that was interrupted."""
+    """Return False while a store is being replaced, or if that was interrupted."""
     return not (root / NEXT / MANIFEST).exists()
 
 

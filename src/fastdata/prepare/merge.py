@@ -41,7 +41,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     """
     opened = [Store(path, kind=None) for path in stores]
     if len(opened) < 2:
-        raise ValueError(f"{len(opened)} stores were given, but merging takes two or more")
+        raise ValueError(f"merge takes two or more stores, found {len(opened)}")
     for other in opened[1:]:
         _check_alike(opened[0], other)
     root = Path(on_disk(out, "stores are merged")).absolute()
@@ -57,10 +57,10 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
 
 
 def _check_alike(first: Store, other: Store) -> None:
-    """Raise a PrepError that says how two stores differ, if they cannot be joined."""
+    """Raise a PrepError that says how two stores differ, if they cannot be merged."""
     one, two = first.manifest, other.manifest
     if one.kind != two.kind:
-        raise PrepError(f"{first.path} holds {one.kind}, {other.path} {two.kind}: only stores of one kind can be joined")
+        raise PrepError(f"{first.path} holds {one.kind}, {other.path} {two.kind}: only stores of one kind can be merged")
     was, now = ({**_seen(manifest.options), "columns": [*map(str, manifest.columns)]} for manifest in (one, two))
     forms = ([(v.name, v.form) for v in manifest.variants] + [manifest.images, manifest.columns] for manifest in (one, two))
     if was != now or next(forms) != next(forms):
@@ -93,7 +93,7 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
     try:
         sections = stores[0].kind.module("sections").merge(stores, rows)
     except ValueError as error:
-        raise PrepError(f"{', '.join(str(store.path) for store in stores)} cannot be joined: {error}") from None
+        raise PrepError(f"{', '.join(str(store.path) for store in stores)} cannot be merged: {error}") from None
     names = [name for store in stores for name in store.names()]
     rejects = [{**r, "source": r["source"] + offset} for s, offset in zip(stores, offsets, strict=True) for r in s.rejects()]
     indices = {v.name: np.concatenate([np.load(store.path / index_file(v.name)) for store in stores]) for v in first.variants}

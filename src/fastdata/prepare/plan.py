@@ -134,7 +134,7 @@ def make_plan(
 
     Args:
         options: may have `order`, "listed" or "shuffled", and `shard_samples`, the most samples in a shard.
-        least: how small, in samples and bytes, shards may get to keep all cores busy.
+        least: the smallest shards, in samples and bytes, that are made to keep all cores busy.
         companions: the folder of each companion of an input, such as its mask.
         more: columns and files, as in the plan.
     """
@@ -207,7 +207,7 @@ def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
         )
     for root in map(to_path, plan.roots if inputs else ()):
         if isinstance(root, Path) and not (root.is_dir() and (root.samefile(".") or any(root.iterdir()))):
-            raise PrepError(f"{root}, the inputs of the plan of {work.store}, is missing or empty on {host}: mount it there")
+            raise PrepError(f"{root}, the folder of inputs for {work.store}, is missing or empty on {host}: mount it there")
 
 
 # What has changed
@@ -225,7 +225,7 @@ def difference(old: Plan | Manifest, new: Plan) -> str:
         {**values, "columns": [*map(str, one.columns)], **one.libraries}
         for one, values in ((old, {**options, **machine}), (new, {**new.recorded_options(), **new.machine}))
     )
-    return differing(was, now) or "  the list of sources, their labels, or what values of columns mean"
+    return differing(was, now) or "  the list of inputs, their labels, or the meaning of columns is different"
 
 
 def differing(was: dict[str, Any], now: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Preparing on Ray: tasks as by `prep_run`, which write shards themselves, and so need no objects of Ray."""
+"""Preparing on Ray: tasks that call `prep_run`, which write shards themselves, and so need no objects of Ray."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_on_ray(
 def _connected(ray: Any) -> Iterator[None]:
     """Connect to the cluster that RAY_ADDRESS names, else to a new one on this machine, unless this process is connected.
 
-    Nodes get this package from this process, and need its dependencies only. Errors of tasks are raised here.
+    Nodes get this package from this process, and need only its dependencies installed. Errors of tasks are raised here.
     """
     began, address = not ray.is_initialized(), os.environ.get("RAY_ADDRESS", "")
     try:

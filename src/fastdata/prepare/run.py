@@ -121,7 +121,7 @@ class _Pool:
         if position < 0:
             self._crashes += 1
             if self._crashes > STRIKES:
-                raise PrepError(f"worker processes die before they begin ({end}); try --workers 1 and look at what they print")
+                raise PrepError(f"worker processes die before they begin an input ({end}); try --workers 1 and see what they print")
         else:
             reason = ("timeout", "decoding it does not end") if hung else ("crashed", f"its decoder took the process down ({end})")
             self._strikes[task.shard, position] += 1

@@ -56,7 +56,7 @@ def prep(
     """Make a store of images, arrays or text. After an interruption, the same call continues the run.
 
     A source with splits, such as a folder with train/ and val/ or a table with a column `split`, becomes a store per split, with
-    the classes of train: photos-train.fds and photos-val.fds. The summary is that of train; its `splits` has all by name.
+    the classes of train: photos-train.fds and photos-val.fds. The summary is that of train; its `splits` has that of each split.
 
     Args:
         source: the inputs.
@@ -64,9 +64,9 @@ def prep(
             .arrow, MDS, LitData), several as "shards-{000..099}.tar"; or a Python sequence of arrays or
             tensors (uint8 or uint16, [H, W] or [H, W, 3]), Pillow images, bytes or paths of image files, or (image, label) pairs or
             dicts of these, such as a dataset of torchvision or of Hugging Face; a DataFrame of paths; "module:function", which
-            returns one of these. Workers read its result, and what pickles to less than 64 MB; this process reads the rest.
+            returns one of these. Workers read the function's result, and what pickles to less than 64 MB; this process the rest.
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
-            Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; also .gz, .zst.
+            Text (with tokenizer or train_bpe): a folder or a file: .parquet; .txt (one document each), .jsonl, also .gz or .zst.
         out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds, to which it is copied from a
             temporary folder. Default: the source's name + ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents.
@@ -74,7 +74,7 @@ def prep(
         overwrite: replace an unfinished store, or a finished one once the new one is whole. Not for a URL.
         timeout: seconds after which an input is considered to hang its decoder.
         engine: what runs the workers: "local", this machine, or "ray", the Ray cluster that RAY_ADDRESS names, else a new one on
-            this machine; its nodes share the disk of OUT.
+            this machine; its nodes must share the disk of OUT.
         storage: options of the client of URLs: endpoint, region and others; what is missing comes from the environment.
         kind: "images", "arrays" or "tokens". Default: follows from the options and files.
         options: the options of the kind, see below.
@@ -98,7 +98,7 @@ def prep(
     def make(work: PrepareRun) -> Summary:
         started = time.monotonic()
         if work.url and overwrite:
-            raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.url} is in object storage: give a new name")
+            raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.url} is in object storage: give another URL")
         if work.url and (found := _at_url(work)) is not None:
             return found
         with claimed(work.out):
@@ -179,7 +179,7 @@ def _check_same(work: PrepareRun, changed: str) -> None:
     if changed:
         raise PrepError(
             f"{work.url or work.store} was made, or begun, with other options or inputs:\n{changed}\n"
-            "Give the same options and inputs, another OUT, or --overwrite."
+            "Give the same options and inputs, another OUT, or, if OUT is a folder, --overwrite."
         )
 
 
@@ -212,7 +212,7 @@ def prep_run(
         raise ValueError("give both --task and --of: the number of this task, from 0, and the number of tasks")
     number, count = task or 0, of or 1
     if not 0 <= number < count:
-        raise ValueError(f"--task is {number} of {count} tasks, but tasks count from 0 to {count - 1}")
+        raise ValueError(f"--task is {number} and --of is {count}, but tasks are numbered from 0 to {count - 1}")
     folder = Path(on_disk(out, "tasks make a store")).absolute()
     with reading_urls(storage):
         work = load_plan(folder, storage)
@@ -309,11 +309,11 @@ def _finish_store(work: PrepareRun, resumed: int | None, started: float) -> Summ
 
 
 def _at_url(work: PrepareRun) -> Summary | None:
-    """Return the summary of a store that is at its URL already, or None if the URL is free. Raise a PrepError otherwise."""
+    """Return the summary if the run's store is at its URL already, None if the URL is free; else raise a PrepError."""
     bucket = Bucket(work.url, work.storage)
     if (manifest := published(bucket)) is None:
         if foreign := next((name for name, _ in bucket.list() if not is_own(name)), ""):
-            raise PrepError(f"OUT {work.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
+            raise PrepError(f"OUT {work.url} is not a store, but holds {foreign}; choose another URL, or delete what is there")
         return None
     if manifest.fingerprint != work.plan.fingerprint:
         raise PrepError(f"{work.url} was made with other options or inputs: give another URL, or delete what is there")

@@ -39,7 +39,7 @@ ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
 
 @dataclass(frozen=True)
 class ShardTask:
-    """A shard: its inputs, the index of the first, and the positions of inputs to leave out since they crash workers."""
+    """A shard: its inputs, the index of the first, and the positions of inputs to leave out, which crashed or hung workers."""
 
     shard: int
     first: int
@@ -94,7 +94,7 @@ class Writers:
     def finish(self, table: dict[str, Any]) -> tuple[dict[str, Path], bytes]:
         """Complete the files, and return them by the names of variants and of columns, and the shard's table.
 
-        table: what the kind of data adds to it.
+        table: what the kind of data adds to the shard's table.
         """
         plan, sums, indices = self._job.plan, dict[str, FileSum](), dict[str, str]()
         for name, writer in self._writers.items():
@@ -157,7 +157,7 @@ def main(connection: int, status: int, alive: int) -> None:
 
 
 def make_shard(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> tuple[dict[str, Path], bytes]:
-    """Make the files and the table of a shard; again, if inputs cannot be read for a reason that may pass."""
+    """Make the files and the table of a shard. Try again if inputs cannot be read for a reason that may pass."""
     pauses_s = [*PAUSES_S]
     while True:
         try:

@@ -1,6 +1,6 @@
 """URLs of object storage, and the objects there, through obstore, behind one small interface.
 
-A process that has used obstore may fork, but its children would hang if they used it: they get an error. So workers of datasets and
+A process that has used obstore may fork, but its children would hang if they used it: so they get an error. Workers of datasets and
 loaders leave it to the downloader.
 """
 
@@ -61,7 +61,7 @@ def is_url(path: Any) -> bool:
     if not isinstance(path, str) or not scheme(path):
         return False
     if scheme(path) not in SCHEMES:
-        raise ValueError(f"{path} is a URL of an unknown scheme; known are {', '.join(SCHEMES)}")
+        raise ValueError(f"{path} is a URL of an unknown scheme; known schemes are {', '.join(SCHEMES)}")
     return True
 
 
@@ -87,7 +87,7 @@ def parse_bytes(text: int | str, name: str) -> int:
     """Return a size in bytes, given as a number or with a unit, such as "200GB". A ValueError names the argument `name`."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]I?B|B|)", str(text).strip().upper())
     if found is None:
-        raise ValueError(f"{name} is {text!r}, but must be bytes, as 500000000, or have a unit, as '200GB' or '512MiB'")
+        raise ValueError(f"{name} is {text!r}, but must be a number of bytes, such as 500000000, or have a unit, as '200GB'")
     return int(float(found[1]) * UNITS[found[2]])
 
 
@@ -123,7 +123,7 @@ class Bucket:
         _users.add(os.getpid())
         if len(_users) > 1:
             raise RemoteError(
-                "this process was forked from one that has used object storage, whose client does not survive a fork: start it "
+                "this process was forked from one that has used object storage, whose client does not survive a fork: start this "
                 "with multiprocessing's method spawn or forkserver"
             )
         endpoints = [url, str(storage.get("endpoint", "")), *(os.environ.get(name, "") for name in ENDPOINTS)]
@@ -171,7 +171,7 @@ class Bucket:
             if hashlib.md5(data, usedforsecurity=False).hexdigest() == tag if MD5.fullmatch(tag) else not twice:
                 return data
             seen.add(data)
-        raise RemoteError(f"{self.url}/{path} was read {READS} times, with different bytes: the network changes them")
+        raise RemoteError(f"{self.url}/{path} was read {READS} times, with different bytes: the network changes them; use https")
 
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         """Return a range of an object."""

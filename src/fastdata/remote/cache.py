@@ -14,7 +14,7 @@
     readers/ID/NAME.K.schedule, NAME.K.clock       which shards a Loader will read, and how far it is (reader.py)
 
 ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
-the downloader if it is free, and starts one that inherits it; so two are never there. It ends when no NAME.reader is locked.
+the downloader if that is free, and starts one that inherits it; so there are never two. One ends when no NAME.reader is locked.
 All locks work between containers that share only the folder, and the kernel frees them, so every kill ends well: the downloader
 removes the files of a reader that was killed, and the next downloader the .tmp files that nobody locks; it finds all requests.
 

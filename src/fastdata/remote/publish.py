@@ -28,10 +28,10 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
         StoreError: there is no such store, or it is damaged.
         RemoteError: the URL cannot be written, or holds another store.
         MissingExtraError: obstore is not installed.
-        ValueError: this is no URL.
+        ValueError: `url` is no URL.
     """
     if not is_url(url):
-        raise ValueError(f"{url} is no URL, such as s3://bucket/photos.fds; copy a store to a folder with cp -r")
+        raise ValueError(f"{url} is not a URL, such as s3://bucket/photos.fds; to copy a store to a folder, use cp -r")
     opened = Store(store, kind=None)
     manifest, bucket = opened.manifest, Bucket(url, storage or {})
     files = {shard_file(v.name, k): total for v in manifest.variants for k, total in enumerate(v.shards)} | manifest.files

@@ -185,7 +185,7 @@ class RemoteStore(StoreLocation):
         try:
             raw = self.session.manifest()
         except RemoteError as error:
-            hint = "; prepare a store there, or publish one to it" if error.missing else ""
+            hint = "; prepare a store there, or publish one there" if error.missing else ""
             raise RemoteError(f"{error}{hint}", missing=error.missing) from None
         manifest = parse_manifest(raw, f"{self.url}/{MANIFEST}")
         folder = f"{manifest.fingerprint}/{xxhash.xxh3_64_hexdigest(raw)}"
@@ -435,7 +435,7 @@ class _ScheduleFile:
 def locate(
     path: StrPath, cache: StrPath | None = None, cache_size: int | str | None = None, storage: Storage | None = None
 ) -> StrPath:
-    """Return the location of a store: the given path, or for a URL a RemoteStore.
+    """Return the location of a store: the given path, or that of a file:// URL; else a RemoteStore.
 
     Args:
         cache: the folder for shards. Default: the environment's FASTDATA_CACHE.

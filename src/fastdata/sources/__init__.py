@@ -1,4 +1,4 @@
-"""Lists of inputs and their labels, from folders, tables of paths, and archives, of which each kind has a file.
+"""Lists of inputs and their labels, from folders, tables of paths, and archives; each kind has a module.
 
-A kind lists its inputs once, in stored order, and says where the bytes of each lie. Workers read those places and never list again.
+A module lists its inputs once, in stored order, with the place of each one's bytes. Workers read from there, and never list again.
 """

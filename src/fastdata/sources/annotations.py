@@ -69,13 +69,13 @@ class _CocoFile(Struct):
             if repeated := [one for one, count in Counter(found).items() if count > 1]:
                 raise ValueError(f"the {what} {repeated[0]} is listed more than once")
         if len({one.keypoints for one in self.categories if one.keypoints}) > 1:
-            raise ValueError("categories have different keypoints; prepare each by itself")
+            raise ValueError("categories have different keypoints; prepare them from separate COCO files")
 
 
 def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     """Return the images that a COCO file lists, with its annotations as fields. `file_name` is relative to the inputs' root.
 
-    Images of SOURCE that the file does not list, and listed images that are missing, remain in the list with this problem. Where a
+    Images of SOURCE that the file does not list, and listed images that are missing, stay in the list, with a problem. Where a
     table names the inputs, images that the table does not name are left out.
     """
     try:
@@ -160,7 +160,7 @@ def _coco_notes(file: _CocoFile, absent: Sequence[str], unlisted: int, empty: in
     if other := sum("bbox" not in one and "caption" not in one for one in file.annotations):
         yield f"{number_of(other, 'annotation')} with neither a box nor a caption {was(other)} left out"
     if any(one.get("segmentation") for one in file.annotations):
-        yield "segmentations are not stored: --masks stores masks"
+        yield "segmentations are not stored; for masks, use --masks"
 
 
 # YOLO: https://docs.ultralytics.com/datasets/detect/, .../segment/ and .../pose/
@@ -188,7 +188,7 @@ class _Dataset(Struct):
         if points < 0 or dims not in (2, 3):
             raise ValueError(f"kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
         if names and (len(names) != points or (self.flip_idx and mirror_order(names) != self.flip_idx)):
-            raise ValueError(f"kpt_names must have {points} names, and flip_idx must swap left_NAME and right_NAME")
+            raise ValueError(f"kpt_names and flip_idx must have {points} entries, and flip_idx must swap left_NAME and right_NAME")
 
     @property
     def classes(self) -> list[str]:
@@ -196,7 +196,7 @@ class _Dataset(Struct):
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Names of the keypoints, which say what swaps in mirror images; empty if nothing does."""
+        """Names of the keypoints, which say what swaps in mirror images; empty if they are unknown."""
         lists = [*self.kpt_names.values()] if isinstance(self.kpt_names, dict) else [self.kpt_names]
         if self.kpt_names and all(one == lists[0] for one in lists):
             return tuple(lists[0])
@@ -206,7 +206,7 @@ class _Dataset(Struct):
 def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     """Return the images with the annotations of YOLO's files as fields. Values are fractions, which a worker turns into pixels."""
     if not folder.is_dir():
-        raise PrepError(f"--yolo {folder} must be a folder with a .txt file for each image, of the same name")
+        raise PrepError(f"--yolo {folder} must be a folder with a .txt file of the same name for each image")
     walk = Walk(folder)
     names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
     index = FileIndex(Source(name, -1, -1) for name in names if name.rpartition("/")[2] not in CLASS_FILES)
@@ -232,7 +232,7 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
             except ValueError as error:
                 problem = f"bad-annotation: {file.name}: {error}"
         if len(files) > 1:
-            problem = f"bad-annotation: it has {files[0].name} and {files[1].name}"
+            problem = f"bad-annotation: it has both {files[0].name} and {files[1].name}"
         counts["polygons"] += sum(one[3] for one in objects)
         sources.append(annotated(source, [[one[k] for one in objects] for k in range(len(fields) - 1)], problem))
     notes = [*walk.notes(), *_yolo_notes(dataset, counts), *index.notes(inputs, ".txt", folder)]
@@ -248,7 +248,7 @@ def _yolo_notes(dataset: _Dataset, counts: Counter[str]) -> Iterator[str]:
         if count := counts[what]:
             yield f"{number_of(count, 'image')} {what} .txt file, which show{'s' * (count == 1)} no object"
     if count := counts["polygons"]:
-        yield f"{number_of(count, 'polygon')} stored as the box around {'it' if count == 1 else 'them'}"
+        yield f"{number_of(count, 'polygon')} stored as the box around {'it' if count == 1 else 'each'}"
     if dataset.kpt_shape[0] and not dataset.points:
         yield f"keypoints have no names, so left and right do not swap in mirror images: add flip_idx to {dataset.told_by}"
 
@@ -274,7 +274,7 @@ def _dataset(folder: AnyPath) -> _Dataset:
                 raise PrepError(f"--yolo {folder}: {path}: {' '.join(str(error).split())}") from None
             told[-1].told_by = path.name
         if other := [found.told_by for found in told if found.classes != told[0].classes]:
-            raise PrepError(f"--yolo {folder}: {told[0].told_by} and {other[0]} in {level} name different classes; keep one")
+            raise PrepError(f"--yolo {folder}: {told[0].told_by} and {other[0]} in {level} name different classes; keep one file")
         if told:
             return told[0]
     return _Dataset()
@@ -312,7 +312,7 @@ def _object(words: list[str], dataset: _Dataset) -> _Object:
         x, y, width, height = values[:4]
         return [x - width / 2, y - height / 2, x + width / 2, y + height / 2], int(category), values[4:], False
     if len(values) < 6 or len(values) % 2:
-        known = "class x_center y_center width height, or class polygon; keypoints need data.yaml's kpt_shape"
-        raise ValueError(f"{len(words)} numbers, but a line is {known}")
+        known = "class x_center y_center width height, or class x1 y1 x2 y2 x3 y3 ...; keypoints need data.yaml's kpt_shape"
+        raise ValueError(f"it has {len(words)} numbers, but a line is {known}")
     xs, ys = values[::2], values[1::2]
     return [min(xs), min(ys), max(xs), max(ys)], int(category), [], True

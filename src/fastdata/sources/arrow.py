@@ -1,6 +1,6 @@
 """Tables with a column of images: Parquet, and Arrow's files and streams, as Hugging Face's datasets writes, caches and saves them.
 
-An image is a struct of bytes and path, or bytes alone. Needs pyarrow.
+An image is a struct of bytes and path, or bytes alone. The module needs pyarrow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def import_pyarrow() -> Any:
 
 @contextmanager
 def open_parquet(path: AnyPath) -> Iterator[Any]:
-    """Open a file of Parquet. An error of the body that says that it cannot be read becomes a PrepError."""
+    """Open a Parquet file. An error in the body that means that the file cannot be read becomes a PrepError."""
     with needs("pyarrow"):
         import pyarrow
         from pyarrow import parquet
@@ -78,7 +78,7 @@ def _decoded(kind: Any) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Return whether an Arrow type is text, also dictionary-encoded."""
+    """Return whether an Arrow type is text, dictionary-encoded or not."""
     return OTHERS.get(str(_decoded(kind))) == "text"
 
 
@@ -112,7 +112,7 @@ def _columns(schema: Any, path: AnyPath, options: LabelOptions, chosen: Sequence
     images = images if len(images) == 1 else [name for name in images if name in ("image", "img")]
     if len(images) != 1:
         named = f"{', '.join(able)}: rename one of them to image" if able else "none: TableDataset reads tables without images"
-        raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed; there are {named}")
+        raise PrepError(f"{path}: one column of images (a struct of bytes and path, or binary) is needed; there are {named}")
     classes = [name for name, feature in _features(schema).items() if feature.get("_type") == "ClassLabel"]
     label = choose_label(schema.names, options.column, path, classes)
     fields = {field.path[0] for field in chosen}
@@ -140,7 +140,7 @@ def read_arrow(path: AnyPath) -> Any:
 
 
 class _ArrowFile:
-    """A Parquet file, read a few rows at a time, since a row group may be larger than memory; or a memory-mapped one of Arrow."""
+    """A Parquet file, read a few rows at a time, since a row group may be larger than memory; or a memory-mapped Arrow file."""
 
     def __init__(self, path: AnyPath) -> None:
         self._table = None if ENDINGS[path.suffix.lower()] == "parquet" else read_arrow(path)
@@ -164,11 +164,11 @@ class _ArrowFile:
         leaf = f"{name}.{field}" if field else name
         column = (self._file.read([leaf], use_threads=False) if self._table is None else self._table)[name]
         if len(column) != len(self):
-            raise ValueError(f"{leaf} has {len(column)} rows, but its row groups have {len(self)}")
+            raise ValueError(f"{leaf} has {len(column)} rows, but the file's row groups have {len(self)}")
         return list((compute.struct_field(column, field) if field else column).to_pylist())
 
     def cell(self, name: str, row: int) -> Any:
-        """Return a value. Raise CodecError if it, or another value before it in its row group, is damaged."""
+        """Return a value. Raise CodecError if that value, or an earlier one in its row group, is damaged."""
         if self._table is not None:
             return self._table[name][row].as_py()
         group = bisect_right(self._ends, row) - 1
@@ -200,7 +200,7 @@ class _ArrowFile:
 
 
 def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fields: Sequence[Field], *_: Any) -> SourceList:
-    """List the rows of files, with the names of the files that they were made from."""
+    """List the rows of files, named after the image files that the rows were made from."""
 
     def table(path: AnyPath, name: str) -> Table:
         file, kind = open_once(path, _ArrowFile), ENDINGS[path.suffix.lower()]
@@ -237,7 +237,7 @@ def read(path: AnyPath, column: str, row: int) -> bytes:
 
 
 def column(path: AnyPath, name: str) -> Column:
-    """Return the column of the store that suits one of the file. Raise ValueError if there is none."""
+    """Return the column of a store that suits a column of the file. Raise ValueError if there is none."""
     schema = open_once(path, _ArrowFile).schema
     if name not in schema.names:
         raise ValueError(f"{path} has no such column; it has {', '.join(schema.names)}")

@@ -1,4 +1,4 @@
-"""Archives, which hold many inputs in one file: which kind of them SOURCE is, and the bytes of each input.
+"""Archives, which hold many inputs in one file: how to tell their kind, and how to read each input.
 
 A kind of archive is a module of this package; ENDINGS has its endings. The module has `list_inputs`, and `read`, which returns the
 bytes of an image file from the archive's path and the rest of a `locator`.
@@ -59,7 +59,7 @@ _open_binary = methodcaller("open", "rb")
 
 
 def open_once(path: AnyPath, opener: Callable[[AnyPath], Any], key: str = "") -> Any:
-    """Open an archive, which has a method `close`; or return the last one if its path and key (or else its file) are unchanged."""
+    """Open an archive with a method `close`; or return the open one if its path and key (without a key: its file) are unchanged."""
     stamp = opener, path, key or state_of(path)
     if not _cached or _cached[0][0] != stamp:
         release()
@@ -79,12 +79,12 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
         file.seek(offset)
         data: bytes = file.read(length)
     if len(data) < length:
-        raise CodecError(f"the archive ends inside the image: {len(data)} of {length} bytes are there", "truncated")
+        raise CodecError(f"the archive ends too early: {len(data)} of {length} bytes are there", "truncated")
     return data
 
 
 def read_source(root: StrPath, source: Source) -> bytes:
-    """Read an input's image file. Raise CodecError if its archive is damaged, or holds no image there, or OSError."""
+    """Read an input's image file. Raise OSError, or CodecError if its archive is damaged or holds no image there."""
     if not source.locator:
         return join(to_path(root), source.name).read_bytes()
     kind, file, *where = source.locator
@@ -105,7 +105,7 @@ def unreadable(path: AnyPath, error: Exception) -> PrepError:
 
 
 def damaged_file(path: AnyPath, why: str) -> PrepError:
-    """Make the error for a file of inputs that is not whole, and may be only a pointer to the file."""
+    """Make the error for a damaged file of inputs, or for a pointer that lies in its place."""
     pointer = ""
     with suppress(OSError, ValueError):  # ValueError: a damaged index names it
         if not look(path)[1]:  # reading a pipe might never end
@@ -116,7 +116,7 @@ def damaged_file(path: AnyPath, why: str) -> PrepError:
 
 def pointer_of(begin: bytes) -> str:
     """Return a message if the first bytes of a file are a pointer instead of its contents; else ""."""
-    what = "a pointer of Git LFS or git-annex, and not the file itself: fetch it, as `git lfs pull` or `git annex get` does"
+    what = "a pointer of Git LFS or git-annex, and not the file itself: fetch the file with `git lfs pull` or `git annex get`"
     return what if POINTER.match(begin) else ""
 
 
@@ -142,12 +142,12 @@ def list_tables(
         except (OSError, ValueError, *errors) as error:  # type: ignore[misc]
             raise unreadable(path, error) from error
         if first not in (None, columns):
-            raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
+            raise PrepError(f"{path} has other columns, or other classes, than {files[0]}; prepare files that differ separately")
         first = columns
         inputs.extend(rows)
         labels.extend(values)
     if first is None:
-        raise PrepError(f"SOURCE {root} lists no files of samples")
+        raise PrepError(f"the {INDEX} of SOURCE {root} lists no files of samples")
     by = f"column {first.label}" if first.label else ""
     stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
     notes = (not_stored(first.others, stored),) if first.others else ()
@@ -167,7 +167,7 @@ def function_of(source: StrPath) -> re.Match[str] | None:
 def expand(source: StrPath) -> list[AnyPath]:
     """Return the files that a path or a pattern stands for. A path that exists is never a pattern.
 
-    Braces expand in order of their numbers, each to existing files; `*`, `?` and `[...]` expand in the order of the names.
+    Braces expand in their own order, each to existing files; `*`, `?` and `[...]` expand in the order of the names.
     """
     from braceexpand import braceexpand
 
@@ -181,7 +181,7 @@ def expand(source: StrPath) -> list[AnyPath]:
     look_at_all(paths[0].parent, [one.name for one in paths if one.parent == paths[0].parent])
     matches = [[one] if one.exists() else _matching(one) for one in paths]
     if missing := [name for name, files in zip(names, matches, strict=True) if not files]:
-        raise PrepError(f"SOURCE {path}: {len(missing)} of {len(names)} are not there: {listed(missing)}{explain_missing(path)}")
+        raise PrepError(f"SOURCE {path}: {len(missing)} of {len(names)} cannot be found: {listed(missing)}{explain_missing(path)}")
     return [file for files in matches for file in files]
 
 
@@ -209,16 +209,16 @@ def locate(source: StrPath) -> tuple[AnyPath, str]:
 
 
 def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field], images: Sequence[str]) -> SourceList | None:
-    """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist."""
+    """List the inputs of SOURCE. Return None for a path that is missing or no archive; with `images`, for all but tars."""
     path = to_path(source)
     kind, files = ("python", [path]) if function_of(path) else _archives(path)
     if not kind or (images and kind != "tar"):
         return None
     if len(options.regression) > 1:
-        raise PrepError(f"--regression {' and '.join(options.regression)}: {source} has one label column; give only one")
+        raise PrepError(f"--regression {' and '.join(options.regression)}: {source} has one label column; use --regression once")
     options = options.of_source()
     if options.label_column not in (None, NO_LABELS) and kind == "tar":
-        raise PrepError(f"--label-column {options.column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
+        raise PrepError(f"--label-column {options.column}: SOURCE {source} has no columns: only {NO_LABELS} is possible")
     inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, options, fields, images)
     return inputs
 
@@ -235,7 +235,7 @@ def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
         return _inside(files[0])
     kinds = [_kind_of(file.name) if file.is_file() else "" for file in files]
     if "" in kinds and files != [path]:
-        what = "is one of several files, but no .tar, .parquet or .arrow; for images give their folder, or a table of paths"
+        what = "matches SOURCE, but is no .tar, .parquet or .arrow file; for images, give their folder or a table of paths"
         raise PrepError(f"{files[kinds.index('')]} {what}")
     if len(names := sorted(set(kinds))) > 1:
         raise PrepError(f"SOURCE mixes {' and '.join(names)}; prepare each kind by itself")
@@ -243,7 +243,7 @@ def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
 
 
 def _inside(path: AnyPath) -> tuple[str, list[AnyPath]]:
-    """Return the kind and the paths of the archives in a folder without images and folders. Raise SplitsError if it has splits."""
+    """Return the kind and the paths of the archives in a folder without images or folders. Raise SplitsError if it has splits."""
     try:
         entries = [entry for entry in list_entries(path) if not entry.name.startswith(".") and not CACHE.fullmatch(entry.name)]
         folders = [entry.name for entry in entries if entry.is_dir()]

@@ -1,7 +1,7 @@
 """`--fields`: which values become columns of a store, as which type, and where they lie: in columns, members of tars, or files.
 
-Boxes and keypoints come out in pixels of the upright file, x1, y1, x2, y2, clipped to the image. Those of a table of paths are in
-the plan; workers read the others.
+Boxes and keypoints come out in pixels of the upright file, and boxes as x1, y1, x2, y2, clipped to the image. Values from a table
+of paths are in the plan; workers read all others.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parse_fields(texts: Sequence[str]) -> list[Field]:
     """Parse the values of `--fields`, as docs/annotations.md has them."""
     fields = list(map(_parse, texts))
     if twice := [name for name, count in Counter(field.column.name for field in fields).items() if count > 1]:
-        raise field_error(twice[0], "this name is given twice; a column has one name and one type")
+        raise field_error(twice[0], "this name is given more than once; give each column once")
     return fields
 
 
@@ -64,7 +64,7 @@ def _parse(text: str) -> Field:
     shape = tuple(map(int, match["shape"].split(","))) if match["shape"] else ()
     layout = type if type in LAYOUTS else ""
     if layout and match["brackets"] and (type != "xy" or len(shape) != 1):
-        raise field_error(text, "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy, or xy[17] for 17 of each instance")
+        raise field_error(text, "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy, or xy[17] for 17 per instance")
     try:
         many = match["brackets"] is not None and not shape
         column = instance_column(path[-1], type, shape) if layout else Column(path[-1], type, shape, many)
@@ -91,7 +91,7 @@ def nested(value: Any, path: Sequence[str]) -> Any:
 
 
 def with_fields(inputs: SourceList, fields: Sequence[Field], source: StrPath) -> SourceList:
-    """Return the inputs with fields that are no columns of a table of paths. source: SOURCE, for messages."""
+    """Return the inputs with those fields that do not come from a table of paths. source: SOURCE, for messages."""
     if not fields or not inputs.sources:
         return inputs
     kinds = {source.locator[0] if source.locator else "" for source in inputs.sources}
@@ -137,7 +137,7 @@ def _file(root: AnyPath, name: str) -> AnyPath:
 
 
 def _archived(inputs: SourceList, field: Field) -> Column:
-    """Return the column that suits a column of the archives, which all must have it with the same type."""
+    """Return the column that suits a column of all archives, which must have one type unless a type is given."""
     found = dict[Column, str]()
     for file in dict.fromkeys(str(source.locator[1]) for source in inputs.sources):
         found.setdefault(arrow.column(inputs.root / file, field.path[0]), file)
@@ -147,7 +147,7 @@ def _archived(inputs: SourceList, field: Field) -> Column:
         raise ValueError(f"its values are nested: {give_type(field)}")
     if len(found) > 1:
         (one, here), (other, there) = [*found.items()][:2]
-        raise ValueError(f"{here} has {one}, {there} has {other}; prepare them separately")
+        raise ValueError(f"{here} has {one}, {there} has {other}; prepare such files separately")
     return next(iter(found))
 
 
@@ -176,7 +176,7 @@ def _member(inputs: SourceList, field: Field, k: int) -> Column:
 def with_groups(inputs: SourceList) -> SourceList:
     """Return the inputs with lists next to boxes or keypoints in one group of instances, and with the size of each image.
 
-    What whole numbers and keypoints stand for comes from the file that an export writes, if it lies beside them.
+    The names of whole numbers and keypoints come from the columns.json of an export, if it lies beside the inputs.
     """
     names = [field.column.name for field in inputs.fields if not field.layout and field.column.name.lower() in USUAL_NAMES]
     notes = [
@@ -200,7 +200,7 @@ def with_groups(inputs: SourceList) -> SourceList:
 
 
 def read_fields(root: StrPath, source: Source, fields: Sequence[Field]) -> list[Any]:
-    """Return an input's value of each field, listed or read now, and None for SOURCE_SIZE. Raise CodecError if one does not fit."""
+    """Return an input's value of each field, and None for an unlisted SOURCE_SIZE. Raise CodecError if a value does not fit."""
     path, own = to_path(root), iter(source.values)
     return [_value(path, source, field, own) for field in fields]
 
@@ -310,7 +310,7 @@ def _as_array(column: Column, value: Any) -> Array:
     """Return an array of the column's shape, () for one number, with values that its dtype holds. Nulls among floats become NaN."""
     dtype, lists = column.dtype, column.shape or column.many
     if value is None and (lists or dtype.kind != "f"):
-        raise ValueError("its cell is empty: fill it, or leave the row out")
+        raise ValueError("it holds no value: fill it, or leave the image out")
     if lists and not isinstance(value, list | tuple | np.ndarray):
         raise ValueError(f"{_shown(value)} is not a list, such as [1, 2]")
     try:
@@ -321,8 +321,8 @@ def _as_array(column: Column, value: Any) -> Array:
         raise ValueError(f"{_shown(value)} is not a list of numbers, or its rows differ in length") from None
     of_many = array.ndim and (array.shape[1:] == column.shape or array.shape == (0,))
     if not (of_many if column.many else array.shape == column.shape):
-        holds = f"{'lists of ' * column.many}{list(column.shape) or 'numbers'} for each sample"
-        raise ValueError(f"an array of shape {list(array.shape)}, but {column.name} holds {holds}")
+        holds = f"{'lists of ' * column.many}{list(column.shape) or 'numbers'}, one for each sample"
+        raise ValueError(f"it is an array of shape {list(array.shape)}, but {column.name} holds {holds}")
     if array.size and array.dtype.kind not in {"f": "fiu", "b": "biu"}.get(dtype.kind, "iu"):
         whole = " whole" if dtype.kind in "iu" and array.dtype.kind == "f" else ""
         raise ValueError(f"{_shown(value)} does not hold{whole} numbers that fit {column.type}")
@@ -350,7 +350,7 @@ def instance_column(name: str, layout: str, shape: tuple[int, ...] = (), names: 
 
 
 def annotated(source: Source, values: Iterable[Any], problem: str = "") -> Source:
-    """Return the source with the values of its annotations, and without a label, which it does not need then."""
+    """Return the source with the values of its annotations, and without a label, which it does not need."""
     own = "" if source.problem == "no-label" else source.problem
     return replace(source, label=-1, problem=own or problem, values=(*source.values, *values))
 
@@ -364,7 +364,7 @@ def with_annotations(inputs: SourceList, fields: Iterable[Field], sources: Seque
 def _as_instances(column: Column, value: Any) -> Array:
     """Return a sample's boxes, float64 [n, 4], or its keypoints with their visibility, [n, ..., 3], in the layout as given.
 
-    A single instance may lack the outer list; the keypoints of one may be one list of numbers. Raise ValueError for anything else.
+    A single instance may lack the outer list; the keypoints of an instance may be a flat list. Raise ValueError for anything else.
     """
     try:
         array = np.array(value)
@@ -387,28 +387,28 @@ def _as_instances(column: Column, value: Any) -> Array:
         seen = np.where(found.any(axis=-1, keepdims=True), VISIBLE, 0.0)  # 0, 0 is where files put those that are not labelled
         return np.concatenate([found, seen], axis=-1)
     points = f"{number_of(int(np.prod(each[:-1])), 'keypoint')} of x, y or x, y, visibility for each instance"
-    points = f"{column.name} has {points}: give their number, such as {column.name}:xy[17]"
+    points = f"{column.name} has {points}: give the number of keypoints, such as {column.name}:xy[17]"
     wanted = "boxes are lists of 4 numbers" if column.geometry == "xyxy" else points
-    raise ValueError(f"an array of shape {list(array.shape)}, but {wanted}")
+    raise ValueError(f"it is an array of shape {list(array.shape)}, but {wanted}")
 
 
 def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:
     """Return the values of an image, one for each field, with boxes and keypoints in pixels of the upright file.
 
-    Boxes are clipped to the image; instances whose boxes have no area inside of it are dropped, and `counts` counts them. Raise
+    Boxes are clipped to the image; instances whose boxes have no area inside of it are dropped; `counts` counts such boxes. Raise
     CodecError if lists of the instances differ in length, or the image is not of the (height, width) of SOURCE_SIZE.
     """
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise CodecError(f"lists beside boxes or keypoints must be equally long: {said}; or use type json", "bad-field")
+        raise CodecError(f"lists beside boxes or keypoints must be equally long: {said}; other lists need type json", "bad-field")
     height, width = size
     sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)
     for k, field in enumerate(fields):
         if field.column == SOURCE_SIZE:
             if values[k] is not None and tuple(values[k]) != size:
                 annotated = f"its annotations are of {values[k][1]} x {values[k][0]} pixels"
-                raise CodecError(f"{annotated}, but it is {width} x {height} upright", "annotated-size")
+                raise CodecError(f"{annotated}, but the image is {width} x {height} upright", "annotated-size")
             out[k] = size
         elif field.layout == "xy":
             out[k] = values[k] * (width, height, 1) if field.fractions else values[k]

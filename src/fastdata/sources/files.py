@@ -1,4 +1,4 @@
-"""Files beside one another: their names, whether they can be read, and values in their text."""
+"""Files: their names, whether they can be read, and values in their text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_number(text: str) -> bool:
 
 
 def to_float(text: str) -> float:
-    """Return a number as a float. Raise ValueError if it is too large to be one."""
+    """Return the number in a text as a float. Raise ValueError if it is too large for one."""
     number = float(text)
     if math.isinf(number) and any(map(str.isdigit, text)):
         raise ValueError(f"{text} is too large for a float")
@@ -50,7 +50,7 @@ def to_float(text: str) -> float:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return a value of JSON. Raise ValueError if there is none, a number is too large for a float, or a key is there twice."""
+    """Parse JSON. Raise ValueError if the text is not JSON, a number is too large for a float, or an object has a key twice."""
     return json.loads(text, parse_float=to_float, object_pairs_hook=_object)
 
 
@@ -90,12 +90,12 @@ def nfc(text: str) -> str:
 
 
 def path_key(name: str) -> str:
-    """Return the form in which paths are compared: as by `nfc`, with separators of any system."""
+    """Return the form in which paths are compared: as by `nfc`, and with `/` as the separator."""
     return os.path.normpath(nfc(name.replace("\\", "/")))
 
 
 def as_spelled(root: AnyPath, name: str) -> str:
-    """Return a path below a root as it exists: in its own form of Unicode, or else in another one."""
+    """Return a path below a root as it exists: in the given form of Unicode, or else in another one."""
     if name.isascii():
         return name
     folder, slash, last = name.rpartition("/")
@@ -112,7 +112,7 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def read_json(path: AnyPath) -> Any:
-    """Return the contents of a JSON file beside the inputs, or None if there is none or it cannot be read."""
+    """Return the contents of a JSON file beside the inputs, or None if there is no such file, or it cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
         return json.loads(read_bytes(path))
     return None

@@ -1,4 +1,4 @@
-"""Files of folders: the inputs, with a class for each folder; and files that belong to inputs by their names, such as masks."""
+"""Files in folders: inputs, with a class for each folder; and files, such as masks, that belong to inputs by their names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Walk:
         self._root, self._hidden, self._loops = root, list[str](), list[str]()
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on the files left out of the folders walked so far."""
+        """Return notes on the names and links that were left out so far."""
         left_out = (self._hidden, "hidden name", ""), (self._loops, "link", " to a folder above")
         return tuple(f"skipped {number_of(len(names), what)}{more}: {listed(names)}" for names, what, more in left_out if names)
 
@@ -95,7 +95,7 @@ def _is_folder(entry: Entry) -> bool:
 
 
 def some_names(path: AnyPath) -> Iterator[str]:
-    """Yield a folder's file names, or a file's name and, of a table, those in its first rows."""
+    """Yield the file names in a folder; or a file's name and, if it is a table, those in its first rows."""
     if path.is_dir():
         yield from (name for name, _, _ in walk_files(path))
         return
@@ -161,7 +161,7 @@ class FileIndex:
         return path_key(self._stem(name))
 
     def find(self, name: str, own: str = "", suffix: str = "") -> list[Source]:
-        """Return the files of an input: those of exactly its name, if there are any. own, suffix: see `suffixes`."""
+        """Return the files that belong to an input: only those of exactly its name, if any. own, suffix: see `suffixes`."""
         files, exact = self._files.get(self.key(name).removesuffix(own) + suffix, []), self._stem(name).removesuffix(own) + suffix
         found = [file for file in files if self._stem(file.name) == exact] or files
         self._uses.update(file.name for file in found)
@@ -173,7 +173,7 @@ class FileIndex:
     def suffixes(self, inputs: SourceList) -> tuple[str, str]:
         """Return the suffix that all inputs add to the names they share with files, such as "_leftImg8bit", and the files' suffix.
 
-        The files' suffix is what more than half of them add, such as "_mask". Inputs have one only if nothing is paired without it.
+        The files' suffix is what more than half of them add, such as "_mask". Inputs have a suffix only if none pairs without it.
         """
         own, stems = "", {self.key(source.name) for source in inputs.sources}
         counts = self._added(stems)
@@ -184,7 +184,7 @@ class FileIndex:
         often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(self._files))]
         if len(often) > 1 and "" not in often:
             added = listed(sorted(often))
-            raise PrepError(f"--masks holds more than one mask for an image, with suffixes {added}; give those of one kind only")
+            raise PrepError(f"--masks holds more than one mask for an image, with suffixes {added}; give masks of one suffix only")
         return own, min(often, default="")
 
     def _added(self, stems: Container[str]) -> Counter[str]:
@@ -201,11 +201,11 @@ class FileIndex:
         return [file for files in self._files.values() for file in files if not self._uses[file.name]]
 
     def notes(self, inputs: SourceList, called: str, folder: AnyPath) -> Iterator[str]:
-        """Yield notes on files without an input, or with several. Raise PrepError if no file has one."""
+        """Yield notes on files without an input, or with several inputs. Raise PrepError if no file has an input."""
         unpaired = [file.name for file in self.unpaired()]
         if len(unpaired) == len(self):
-            first = f"the first image is {inputs.sources[0].name}, the first {called} {[*unpaired, 'nothing'][0]}"
-            raise PrepError(f"no {called} in {folder} belongs to an image: {first}; names must be equal but for the extension")
+            first = f"the first image is {inputs.sources[0].name}, the first {called} is {[*unpaired, 'missing'][0]}"
+            raise PrepError(f"no {called} in {folder} belongs to an image: {first}; names must be equal except for the extension")
         if unpaired:
             yield f"{called}: {number_of(len(unpaired), 'file')} without an input: {listed(unpaired)}"
         if shared := [name for name, uses in self._uses.items() if uses > 1]:
@@ -213,7 +213,7 @@ class FileIndex:
 
 
 def with_companion(source: Source, files: Sequence[Source], called: str) -> Source:
-    """Return an input with the only file of its name. Without one, or with several, it cannot be used."""
+    """Return an input with the only one of `files`. If there is none, or several, the input cannot be used."""
     file, problem = Source("", -1, 0), f"missing-field: it has no {called}"
     if len(files) == 1:
         (file,) = files
@@ -232,25 +232,25 @@ def may_be_image(name: str) -> bool:
 def with_files(
     inputs: SourceList, folder: AnyPath, called: str = "mask", belongs: Callable[[str], bool] = may_be_image, stem: Stem = stem_of
 ) -> SourceList:
-    """Return the inputs, each with the file of another folder that has its path. belongs: whether a file of this name counts."""
+    """Return the inputs, each with the file of the same path in another folder. belongs: whether a file of this name counts."""
     index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk_files(folder) if belongs(name)), stem)
     added = index.suffixes(inputs) if called == "mask" else ("", "")
     sources = Packed(with_companion(source, index.find(source.name, *added), called) for source in inputs.sources)
-    told = [f"{called}: names have {added[1]} where those of the images have {added[0]}"] if added[0] else []
+    told = [f'{called}: names have "{added[1]}" where those of the images have "{added[0]}"'] if added[0] else []
     return replace(inputs, sources=sources, notes=(*inputs.notes, *told, *index.notes(inputs, called, folder)))
 
 
 def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[AnyPath]:
-    """Return the folders of a sample's images, or [] if there is none. images: their names and folders, perhaps in SOURCE."""
+    """Return the folders of a sample's images, or [] if none exists. images: the name of each and its folder, perhaps in SOURCE."""
     root, found = to_path(source), dict[str, AnyPath | None]()
     for name, where in images if root.is_dir() else ():
         found[f"{name}={where}"] = next((path for path in (root / where, to_path(where)) if path.is_dir()), None)
     folders = [folder for folder in found.values() if folder is not None]
     if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
-        raise PrepError(f"--images: two of them are in {twice[0]}; give each a folder of its own")
+        raise PrepError(f"--images: {twice[0]} is given more than once; give each image a folder of its own")
     if folders and len(folders) < len(images):
         missing = next(text for text, folder in found.items() if folder is None)
-        raise PrepError(f"--images {missing}: there is no such folder, neither in SOURCE {source} nor elsewhere")
+        raise PrepError(f"--images {missing}: there is no such folder, in SOURCE {source} or elsewhere")
     return folders
 
 
@@ -263,4 +263,4 @@ def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
         command = ["fastdata-prep", str(source / image), f"{source.absolute().name}.fds", option, str(source / mask)]
         found = f"{source} holds images in {image}/ and what look like their {what} in {mask}/, which would become two classes"
         pairs = f"Prepare them as pairs, with your options:\n  {shlex.join(command)}"
-        raise PrepError(f"{found}. {pairs}\nIf they are classes, add --label-from '([^/]+)/'")
+        raise PrepError(f"{found}. {pairs}\nIf the two folders are classes, add --label-from '([^/]+)/'")

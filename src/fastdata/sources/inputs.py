@@ -1,4 +1,4 @@
-"""Inputs, which are files or parts of archives; lists of them, in little memory; and notes on them."""
+"""Inputs, which are files or parts of archives; lists of inputs, in little memory; and notes on inputs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Packed(Sequence[T]):
         return read[1]
 
     def taken(self, indices: Array) -> Packed[T]:
-        """Return the items at some indices: slowly, if they lie far apart."""
+        """Return the items at some indices. This is slow if the indices lie far apart."""
         return Packed(map(self._item, indices.tolist()))
 
 
@@ -83,7 +83,7 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     kind, file = getattr(sources[0], "locator", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         instead = "prepare it with --order listed, export the store (fastdata export), and prepare the export with --order shuffled"
-        raise PrepError(f"shuffling {file} would unpack a large piece per input: {instead}")
+        raise PrepError(f"shuffling {file} would read a large part of it for each input: {instead}")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
     return sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable"))
 
@@ -109,10 +109,10 @@ FLAT = "a .csv file of path,label as SOURCE or as --labels FILE, or --label-from
 DETAILS = {
     "missing": "there is no such file",
     "broken-link": "it is a link to a file that is not there",
-    "unreadable": "it cannot be looked at: its name or its rights forbid it",
+    "unreadable": "it cannot be examined: its name or its permissions forbid it",
     "not-a-file": "it is no ordinary file",
     "no-label": "others have a label, this one has none",
-    "not-finite": "its label is not a finite number, or too large for float32",
+    "not-finite": "its label is not a finite number, or is too large for float32",
     "no-image": "it has no image",
     "two-images": "it has more than one image",
     "not-listed": "the table of --labels does not list it",
@@ -126,7 +126,7 @@ Locator = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Field:
-    """A column of the store, and the source of its values. Its text is the argument of `--fields`."""
+    """A column of the store, and the source of its values. `str()` gives the argument of `--fields` without the type."""
 
     column: Column  # what is stored, before text becomes tokens
     listed: bool = False  # whether the inputs have the values, in `values`; if not, a worker reads them: they are not in the plan
@@ -157,7 +157,7 @@ class Source:
 
     @property
     def container(self) -> str:
-        """The file of which it is a part, relative to the root, or ""."""
+        """The archive that holds the input, relative to the root, or ""."""
         return str(self.locator[1]) if self.locator and self.locator[0] != "python" else ""
 
 
@@ -183,8 +183,8 @@ class SourceList:
 class SplitsError(PrepError):
     """A SOURCE holds several splits, which would be mixed. The message lists the commands to type for each.
 
-    splits: what to give as SOURCE for each, by its name. column: whether they are of a column of a table. classes: whether there
-    may be classes, which all must share. beside: an input that belongs to none, or "".
+    splits: what to give as SOURCE for each, by its name. column: whether a column of a table tells them. classes: whether splits
+    may have classes, which all of them must share. beside: an input that belongs to no split, or "".
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class SplitsError(PrepError):
         self.stem = source.stem if column else source.absolute().name
         more = f", and beside them {beside}" if beside else ""
         text = f"{source} holds {' and '.join(names)} side by side{more}, which would be mixed; "
-        text += "prepare each by itself, with your options:"
+        text += "prepare each split by itself, with your options:"
         for name in names:
             command = ["fastdata-prep", splits[name], f"{self.stem}-{name}.fds", *["--split", name] * column]
             command += ["--classes", f"{self.stem}-{names[0]}.fds"] * (classes and name != names[0])
@@ -229,7 +229,7 @@ def label_notes(inputs: SourceList, *, masks: bool, no_labels: bool) -> Iterator
         if empty := [name for k, name in enumerate(names) if not used[k]]:
             yield f"classes without a sample: {len(empty)} ({listed(empty)})"
         if len(used) == 1 and used.total() > 1:
-            more = f" One folder for each class, {FLAT} would give more" if inputs.labelled_by == FOLDERS else ""
+            more = f" One folder for each class, {FLAT}, would give more classes" if inputs.labelled_by == FOLDERS else ""
             yield f"all samples have one class, {names[next(iter(used))]}: is this intended?{more}"
     elif not masks:
         archive = "--label-column COLUMN, if the archive has columns, or --label-from '([a-z]+)_', whose group is the class"
@@ -238,12 +238,12 @@ def label_notes(inputs: SourceList, *, masks: bool, no_labels: bool) -> Iterator
 
 
 def reason_of(problem: str) -> str:
-    """Return the reason of a problem, which may have details."""
+    """Return the reason of a problem, without its details."""
     return problem.partition(": ")[0]
 
 
 def detail_of(problem: str) -> str:
-    """Return the details of a problem, or a sentence for its reason. They contain no path: a store is the same everywhere."""
+    """Return the details of a problem, or a sentence for its reason. It has no absolute path: a store is the same everywhere."""
     return problem.partition(": ")[2] or DETAILS.get(problem, "it was found so when the inputs were listed")
 
 

@@ -52,7 +52,7 @@ def encode_labels(
     by = by or "the source"
     if type == "numbers":
         if classes is not None:
-            raise PrepError("--classes is for classes, but --regression asks for numbers to predict: give one of them")
+            raise PrepError("--classes names classes, but --regression asks for numbers to predict: give only one of the two")
         return _encode_numbers(values, names, by)
     clean = partial(_clean, by)
     used = dict.fromkeys(map(clean, values))
@@ -62,7 +62,7 @@ def encode_labels(
         used = dict.fromkeys(value for value in used if value not in below)
     if not used:
         if classes is not None:
-            raise NoClassesError(f"--classes is for classes, but the inputs of {by} have no labels")
+            raise NoClassesError(f"--classes names classes, but {by} gives no labels: leave out --classes")
         return Labels("none"), lambda value: (-1, "")
     if len({isinstance(value, str) for value in used}) > 1:
         whole, text = (next(repr(value) for value in used if isinstance(value, kind)) for kind in (int, str))
@@ -71,7 +71,7 @@ def encode_labels(
     named: dict[object, str] = {value: _name(value, names, by) if names and value not in known else str(value) for value in used}
     order = tuple(names) or _ordered(named, by, whole=type == "values") if classes is None else tuple(classes)
     if twice := [name for name, count in Counter(map(nfc, order)).items() if count > 1]:
-        raise PrepError(f"the class {twice[0]!r} comes twice in {by if classes is None else '--classes'}: name each once")
+        raise PrepError(f"the class {twice[0]!r} comes more than once in {by if classes is None else '--classes'}: name each once")
     number = {form(name): k for form in (str.strip, nfc) for k, name in enumerate(order)}
     found = {value: number.get(nfc(name), -1) for value, name in named.items()}
     if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
@@ -116,13 +116,13 @@ def _plain(value: Value, by: str) -> Any:
 
 
 def _no_label(by: str, value: object) -> PrepError:
-    wanted = "labels are numbers, lists of numbers, or text; name another column with --label-column, or none"
+    wanted = "labels are numbers, lists of numbers, or text; name another column with --label-column, or give --label-column none"
     return PrepError(f"{by} holds a {type(value).__name__}, but {wanted}")
 
 
 def _no_classes(by: str, value: object) -> PrepError:
     classes = "classes are whole numbers from 0 on, or names, which --classes lists"
-    found = f"{by}: the labels are numbers that are not all whole, or below 0, such as {value!r}"
+    found = f"{by}: some labels are numbers that cannot stand for classes, such as {value!r}"
     return PrepError(f"{found}: to predict numbers, name their column with --regression; {classes}")
 
 
@@ -142,9 +142,9 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
     if whole and all(map(WHOLE.fullmatch, texts)):
         count = max(map(int, texts)) + 1
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
-            limit = f"{MAX_CLASS}, or {CLASSES_PER_USED_CLASS} times the number in use"
+            limit = f"{MAX_CLASS}, or {CLASSES_PER_USED_CLASS} times as many as occur"
             found = f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur"
-            raise PrepError(f"{found}. Beyond {limit}, name them with --classes FILE or STORE")
+            raise PrepError(f"{found}. Beyond {limit}, list the classes with --classes FILE or STORE")
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
     if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):
@@ -156,10 +156,10 @@ def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> t
     """Encode float32 targets. The numbers of several columns come as one sequence for each input."""
     lengths = {len(target) for value in values if (target := _target(value, by)) is not None}
     if not lengths:
-        raise PrepError(f"--regression {' and '.join(names)}: {by} has no numbers there")
+        raise PrepError(f"--regression {' and '.join(names)}: there are no numbers in {by}")
     if len(lengths) > 1 or 0 in lengths:
-        which = ", ".join(f"some have {count} numbers" for count in sorted(lengths))
-        raise PrepError(f"the targets of {by} are not all lists of numbers of one length: {which}")
+        which = ", ".join(f"some have length {count}" for count in sorted(lengths))
+        raise PrepError(f"the targets of {by} must all be lists of numbers of one length, but {which}")
     (count,) = lengths
 
     def encode(value: Value) -> tuple[Label, str]:
@@ -191,7 +191,7 @@ def read_classes(classes: StrPath | Sequence[str] | None) -> tuple[str, ...] | N
     elif (path := Path(classes)).is_dir():
         labels = read_current(path)[1].labels
         if labels.kind != "class":
-            raise PrepError(f"--classes {path}: the store has no classes, its labels are of kind {labels.kind!r}")
+            raise PrepError(f"--classes {path}: the store has no classes: its labels are of kind {labels.kind!r}")
         return labels.names
     else:
         try:

@@ -16,7 +16,7 @@ LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "c
 
 
 def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
-    """Return the first column that has the earliest of these names, in any case, or "" for none."""
+    """Return the first column with the earliest of these names, ignoring case, or "" if there is none."""
     lower = {str(column).lower(): column for column in reversed([*columns])}
     return next((lower[name] for name in names if name in lower), "")
 
@@ -47,7 +47,7 @@ class LabelOptions:
         r"Take the class from each path: what the one group matches, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
     )
     label_column: str | None = option(
-        "The column of a table or an archive that holds the classes; none: no labels.", metavar="COLUMN", group="Labels"
+        "The column of classes in a table or an archive; none: no labels.", metavar="COLUMN", group="Labels"
     )
     regression: tuple[str, ...] = option(
         "A column of numbers to predict, as float32. May repeat.", (), multiple=True, metavar="COLUMN", group="Labels"
@@ -55,8 +55,8 @@ class LabelOptions:
     path_column: str | None = option(
         "The column of a table that holds paths, or names of files without their ending.", metavar="COLUMN", group="Labels"
     )
-    root: StrPath | None = option("The folder that a CSV's paths are relative to.", type="folder", group="Labels")
-    split: str | None = option("Take only the rows of a CSV with this value in column `split`.", metavar="NAME", group="Labels")
+    root: StrPath | None = option("The folder that a table's paths are relative to.", type="folder", group="Labels")
+    split: str | None = option("Take only the rows of a table with this value in column `split`.", metavar="NAME", group="Labels")
     order: str | None = option(
         "The order of the samples in the store. listed: that of the inputs. shuffled: drawn once, so that each shard has samples "
         "of all classes. Default: listed; for OUT in object storage, shuffled.",
@@ -95,7 +95,7 @@ class SizeOptions:
     """Options on the size of inputs."""
 
     max_bytes: int | None = option(
-        "Reject arrays and documents of more bytes, before they are read into memory. Default: 4294967296 for arrays, "
+        "Reject arrays and documents of more than this many bytes, before they are read. Default: 4294967296 for arrays, "
         "1073741824 for documents.",
         type="int",
     )
@@ -106,8 +106,8 @@ class PairOptions:
     """Options on masks."""
 
     masks: StrPath | None = option(
-        "A folder with a mask for each image. A mask is a PNG with the name of its image but for the extension and what all masks "
-        "add, such as _mask. Changes are noticed by name and size only: after editing masks, use --overwrite.",
+        "A folder with a mask for each image. A mask is a PNG with the name of its image, except for the extension and what all "
+        "masks add, such as _mask. Changes are noticed by name and size only: after editing masks, use --overwrite.",
         type="folder",
         group="Masks",
     )

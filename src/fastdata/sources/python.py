@@ -1,6 +1,6 @@
 """Python sequences as SOURCE: an object of this process, or `module:function`, which every worker imports and calls itself.
 
-Workers read items from a copy of a sequence that pickles to less than 64 MB, or through the process that has it.
+Workers read items from a pickled copy of the sequence, if that is at most 64 MiB, or else through the process that has it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
         joined, each = copy(source), [_view(one, label_column, fields) for one in source.datasets]
         joined.datasets, classes = [items.source for items in each], each[0].classes
         if other := next((items.classes for items in each if items.classes != classes), None):
-            raise PrepError(f"the joined datasets have different classes: {', '.join(classes[:5])} and {', '.join(other[:5])}")
+            raise PrepError(f"the joined datasets have different classes: {', '.join(classes[:5])}; and {', '.join(other[:5])}")
         return replace(each[0], source=joined, labels=None)
     features = getattr(source, "features", None)
     if isinstance(features, Mapping) and hasattr(source, "cast_column"):
@@ -224,7 +224,7 @@ _shared = dict[Path, tuple[Any, Any]]()  # by the files of `share`: sequences of
 
 
 def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fields: Sequence[Field], *_: Any) -> SourceList:
-    """List the items. Their locators contain a checksum of the contents of some of them."""
+    """List the items. Their locators contain a checksum of the contents of some items."""
     (path,) = files
     match = function_of(path)
     source, labels = (_call(match, Path()), None) if match else _shared[Path(path)]
@@ -264,7 +264,7 @@ def _field(source: Any, name: str, index: int) -> Any:
     try:
         return json.loads(json.dumps(source[index][name], default=lambda value: value.tolist()))
     except Exception as error:
-        raise PrepError(f"--fields {name}: item {index} of source has no such value: {type(error).__name__}: {error}") from error
+        raise PrepError(f"--fields {name}: item {index} of source gives no JSON value: {type(error).__name__}: {error}") from error
 
 
 # Reading, in any process
@@ -287,7 +287,7 @@ def _open(path: AnyPath) -> Any:
             source = pickle.load(file)
         return _RemoteItems(Path(path).with_name(SOCKET)) if source is None else _view(source, NO_LABELS)
     except Exception as error:
-        raise PrepError(f"a worker cannot open SOURCE: {type(error).__name__}: {error}; give it as module:function") from error
+        raise PrepError(f"a worker cannot open SOURCE: {type(error).__name__}: {error}; give SOURCE as module:function") from error
 
 
 def _call(match: re.Match[str], folder: Path) -> Any:

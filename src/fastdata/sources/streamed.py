@@ -1,7 +1,7 @@
 """Datasets of MosaicML Streaming (MDS) and of LitData: a folder with index.json and the files of samples that it lists.
 
 A file begins with the number of its samples and their offsets; a sample begins with the sizes of its cells. Image files, numbers
-and text are read as they lie there. The packages decode all else that they encode: see docs/migration.md.
+and text are read as they lie there. All else is decoded by the packages: see docs/migration.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fastdata.sources.urls import AnyPath
 
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one
 NUMBERS = "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float16 float32 float64".split()
-PAIR_LABEL = "1"  # the other half of a pair
+PAIR_LABEL = "1"  # the column of labels, where samples are pairs
 
 
 class _StreamedFile(NamedTuple):
@@ -37,7 +37,7 @@ read = read_range
 
 
 def read_index(path: AnyPath) -> dict[str, Any]:
-    """Read index.json; return {} unless it is MDS or LitData."""
+    """Read index.json; return {} unless it is one of MDS or LitData."""
     index = read_json(path / INDEX)
     known = isinstance(index, dict) and (isinstance(index.get("shards"), list) or {"chunks", "config"} <= index.keys())
     return index if known else {}
@@ -56,7 +56,7 @@ def _files(path: AnyPath) -> Iterator[_StreamedFile]:
     for chunk in index.get("chunks", ()):
         config = index["config"]
         if config.get("compression") or config.get("encryption"):
-            raise PrepError(f"{path} is compressed or encrypted: write it with optimize(..., compression=None, encryption=None)")
+            raise PrepError(f"{path} is compressed or encrypted: rewrite it with optimize(..., compression=None, encryption=None)")
         encodings, (_, spec) = config["data_format"], json.loads(config["data_spec"])
         keys = json.loads(spec["context"]) if spec["type"] == "builtins.dict" else ()
         names = keys if len(keys) == len(encodings) else range(len(encodings))  # those of a tuple, or of what is nested
@@ -73,7 +73,7 @@ def list_inputs(root: AnyPath, paths: list[AnyPath], options: LabelOptions, *_: 
         raise PrepError(f"{path / INDEX} is damaged, or of a newer version: {type(error).__name__}: {error}") from None
     for name in (file.name for file in files.values()):
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise PrepError(f"{path / INDEX} lists {name}, which lies outside of its folder; only files below it are read")
+            raise PrepError(f"{path / INDEX} lists {name}, which lies outside of that folder; only files inside are read")
     return list_tables(lambda one, archive: _table(one, archive, files[one], options.column), root, [*files], options)
 
 
@@ -84,10 +84,10 @@ def _table(path: AnyPath, archive: str, file: _StreamedFile, wanted: str) -> Tab
     if len(images) != 1:
         listed = ", ".join(f"{name} ({encoding})" for name, encoding in columns.items())
         needed = f"one column of image files (jpeg, png, bytes), or one called image, is needed; there are {listed}"
-        raise PrepError(f"{path.parent}: {needed}. For others, prepare a StreamingDataset: fastdata.prep(dataset, OUT)")
+        raise PrepError(f"{path.parent}: {needed}. For other encodings, prepare a StreamingDataset: fastdata.prep(dataset, OUT)")
     able = [name for name in columns if columns[name] in (*NUMBERS, "str")]
     pair = [name for name in able if name == PAIR_LABEL]
-    label = choose_label(able, wanted, f"{path.parent}, among those of numbers and texts,", pair)
+    label = choose_label(able, wanted, f"{path.parent}, among its columns of numbers and texts,", pair)
     inputs, labels = list[Source](), list[Any]()
     for k, cells in enumerate(_samples(path, file)):
         offset, data = cells[images[0]]
@@ -100,7 +100,7 @@ def _table(path: AnyPath, archive: str, file: _StreamedFile, wanted: str) -> Tab
 
 
 def _samples(path: AnyPath, file: _StreamedFile) -> Iterator[dict[str, tuple[int, memoryview]]]:
-    """Yield the offset and the bytes of each cell of a sample. Raise ValueError if the file is not as long as it says."""
+    """Yield, for each sample, the offset and the bytes of each cell. Raise ValueError if the file does not fit its index."""
     if look(path)[1] == "not-a-file":
         raise ValueError("it is no ordinary file")
     data, own = np.memmap(path, np.uint8, "r").data, file.sizes.count(-1)

@@ -61,7 +61,7 @@ class PathTable:
 
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
-    """Return whether a source is a file of paths. A Parquet is one if it holds no images, but a column named as in PATHS."""
+    """Return whether a source is a file of paths. A Parquet is one with `path_column`, or with no images but a column in PATHS."""
     ending = path.suffix.lower()
     if ending != PARQUET or not path.is_file():
         return ending in (".csv", ".tsv", *JSONL) and path.is_file()
@@ -162,7 +162,7 @@ def read_rows(path: AnyPath) -> Iterator[list[str]]:
             raise PrepError(f"{path}, the row from line {line + 1} on: {wrong}") from None
         except UnicodeDecodeError as error:
             text = error.object[max(0, error.start - 20) : error.end + 20].decode("latin-1")
-            raise PrepError(f"{path} is not UTF-8: if {text!r} is right, convert it with {_iconv('LATIN1', str(path))}") from None
+            raise PrepError(f"{path} is not UTF-8: if {text!r} reads well, convert it with {_iconv('LATIN1', str(path))}") from None
 
 
 def delimiter_of(path: AnyPath) -> str:
@@ -187,7 +187,7 @@ def _name_encoding(head: bytes) -> str:
 
 
 def refuse_head(name: str, head: bytes) -> None:
-    """Raise CodecError if the first bytes of a text file are a pointer, or are not UTF-8."""
+    """Raise CodecError if the first bytes of a text file are a pointer, or are UTF-16 or UTF-32."""
     if pointer := pointer_of(head):
         raise CodecError(f"it is {pointer}", "pointer")
     if encoding := _name_encoding(head[:ENCODING_BYTES]):
@@ -223,17 +223,17 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
 
 
 def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
-    """Return the inputs with the labels of a table, if a column is left for them, and with its columns `fields`."""
+    """Return the inputs with the labels of a table, if a column is left for them, and with the values of `fields`, its columns."""
     table = _read(path, options, fields)
     if len(splits := sorted(set(_splits(table)))) > 1:
-        each = f"prepare each by itself, with {path} as SOURCE, and --root {inputs.root} --split {splits[0]}"
+        each = f"prepare each split by itself, with {path} as SOURCE, and --root {inputs.root} --split {splits[0]}"
         raise PrepError(f"--labels {path}: its rows belong to {' and '.join(splits)}, which would be mixed: {each}")
     files = [source.name for source in inputs.sources]
     meant, by_file = _match(table.names, files, path), dict[str, int]()
     for row, name in enumerate(table.names):
         file = meant.get(path_key(name), os.path.normpath(name))
         if by_file.setdefault(file, row) != row:
-            raise PrepError(f"{path} names {file!r} more than once")
+            raise PrepError(f"{path} names {file!r} more than once; keep one row")
     if not meant:
         first = f"its first path is {table.names[0]!r}, but paths are relative to SOURCE, such as {[*files, 'photo.jpg'][0]!r}"
         raise PrepError(f"{path} names no image of {inputs.root}: {first}")
@@ -266,7 +266,7 @@ def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[s
 
 
 def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Packed[Source]:
-    """Return the inputs, a missing one replaced by the file in its folder that `_match` finds."""
+    """Return the inputs, each missing one replaced by the file that `_match` finds in its folder, if any."""
     folders, meant = defaultdict[str, list[str]](list), dict[str, str]()
     for source in sources:
         if source.problem == "missing":
@@ -392,6 +392,6 @@ def _label_columns(table: PathTable, others: Sequence[str], options: LabelOption
     likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
     label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
     if not label and likely:
-        names = "the column of classes with --label-column, or of numbers to predict with --regression"
-        raise PrepError(f"{table.path}: its labels may be {', '.join(likely)}: name {names}; --label-column none takes no labels")
+        names = "the column of classes with --label-column, or one of numbers to predict with --regression"
+        raise PrepError(f"{table.path}: its labels may be in {', '.join(likely)}: name {names}; --label-column none: no labels")
     return [label] if label else []

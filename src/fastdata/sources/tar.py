@@ -42,7 +42,7 @@ def list_inputs(
     endings = [f".{field.ending.lower()}" for field in fields if field.ending]
     for path in files:
         if path.suffix.lower() != ".tar":
-            raise PrepError(f"{path} is compressed, and is read from its beginning only: decompress it to a .tar")
+            raise PrepError(f"{path} is compressed, and could only be read from its beginning: decompress it to a .tar")
         tar = str(path.relative_to(root))
         try:
             with path.open("rb") as file:
@@ -88,7 +88,7 @@ def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
                     yield Member(header.name.removeprefix("./").rstrip("/") or ".", header.offset_data, size, problem)
             end = tar.offset
     except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
-        raise damaged_file(path, f"is no tar, is damaged or was cut short, at byte {end} ({error})") from None
+        raise damaged_file(path, f"is no tar, is damaged, or was cut short, at byte {end} ({error})") from None
     file.seek(end)
     if file.read(FULL_BYTES).strip(b"\0"):
         raise damaged_file(path, f"is damaged at byte {end}, where a member or the end of the tar should be")
@@ -106,7 +106,7 @@ def _samples(file: BinaryIO, path: AnyPath, skipped: Counter[str]) -> Iterator[t
             skipped.update(_ending(member.name) for member in members)
             continue
         if hash(key) in seen:
-            raise PrepError(f"{path}: the members of {key!a} are not adjacent; sort its files, as tar --sort=name does")
+            raise PrepError(f"{path}: the members of {key!a} are not adjacent; write the tar again, with tar --sort=name")
         seen.add(hash(key))
         by_ending = {_ending(member.name): member for member in members}
         if len(by_ending) < len(members):
@@ -148,14 +148,14 @@ def _input(
 
 
 def _file(tar: str, member: Member | None) -> list[Source]:
-    """Return a list: the member as an input, if any."""
+    """Return the member as an input, in a list; [] for None."""
     if member is None:
         return []
     return [Source(f"{tar}/{member.name}", -1, member.size, member.problem, locator=("tar", tar, member.offset, member.size))]
 
 
 def _label(file: BinaryIO, members: dict[str, Member]) -> tuple[Value, list[str], str]:
-    """Return a sample's label, the names of the label's numbers, and the ending of their member."""
+    """Return a sample's label, the names of the label's numbers, and the ending of the member that holds them."""
     for ending in (".cls", ".json"):
         member, value, names = members.get(ending), None, None
         if member is None or member.problem or member.size > LABEL_BYTES:

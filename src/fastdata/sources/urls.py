@@ -1,7 +1,7 @@
 """Inputs in object storage, with the methods of pathlib that listing and reading inputs use.
 
-A `UrlPath` is opened by range requests; a library that needs a file of a disk gets a copy, which lasts until the process turns
-to another. A URL is text: `#` and `?` are characters of a name.
+A `UrlPath` is opened by range requests; a library that needs a file on a disk gets a copy, which lasts until the process copies
+another object. A URL is text: `#` and `?` are characters of a name.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Client:
             self._sizes.update(zip(new, self.pool.map(self._ask_size, new), strict=True))
 
     def size(self, url: str, *, folders: bool = False) -> int | None:
-        """Return an object's size, FOLDER for a folder, or None. folders: list it if it may be a folder."""
+        """Return an object's size, FOLDER for a folder, or None. folders: list the URL if it may be a folder."""
         if url in self._folders:
             return FOLDER
         if self._is_listed(url):
@@ -181,7 +181,7 @@ def waiting() -> AbstractContextManager[None]:
 
 
 class UrlFile(io.RawIOBase):
-    """An object that is read by range requests, some at a time."""
+    """An object that is read by range requests, several at a time."""
 
     def __init__(self, client: Client, url: str) -> None:
         self._client, (self._bucket, self._key) = client, client.at(url)
@@ -211,7 +211,7 @@ class UrlFile(io.RawIOBase):
 
 
 class UrlPath(PurePosixPath):
-    """The path of an object, or of a folder of objects. Its text is the URL. `os.fspath`, and so `open`, make a copy on a disk."""
+    """The path of an object, or of a folder of objects. Its text is the URL. `os.fspath`, and so builtin `open`, makes a copy."""
 
     def __str__(self) -> str:
         return re.sub("^([^/]*:)/", r"\1//", posixpath.normpath(super().__str__()))  # pathlib joins slashes
@@ -271,7 +271,7 @@ class UrlPath(PurePosixPath):
         return Path(os.fspath(self)).stat()
 
     def open(self, mode: str = "r", **options: Any) -> Any:
-        """Open it for reading, by range requests."""
+        """Open the object for reading, by range requests."""
         file = io.BufferedReader(UrlFile(_client(), str(self)), RANGES * RANGE_BYTES)
         return file if "b" in mode else io.TextIOWrapper(file, **options)
 
@@ -280,7 +280,7 @@ AnyPath = Path | UrlPath
 
 
 def state_of(path: AnyPath) -> Any:
-    """Return a value that changes when a file is replaced; for a URL, with each run."""
+    """Return a value that changes when a file is replaced; for a URL, one that changes with each run."""
     if isinstance(path, UrlPath):
         return _client()
     info = path.stat()

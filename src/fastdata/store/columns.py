@@ -34,7 +34,7 @@ class ColumnTokens(Entry, frozen=True):
 class Column(Entry, frozen=True):
     """The description of a column. Raises ValueError if parts of it contradict each other.
 
-    The geometry is "xyxy" (boxes: x1, y1, x2, y2) or "xy" (keypoints: x, y, visibility), in pixels of the source file, upright;
+    The geometry is "xyxy" (boxes: x1, y1, x2, y2) or "xy" (keypoints: x, y, visibility), in pixels of the upright source file;
     0, 0 is the upper left corner of the upper left pixel.
     """
 
@@ -50,7 +50,7 @@ class Column(Entry, frozen=True):
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"a column cannot be called {self.name!r}: use letters, digits, - and _")
+            raise ValueError(f"a column cannot be called {self.name!r}: use letters, digits, _ and (not first) -, at most 100")
         if self.type not in (*NUMBERS, "bool", *TEXTS):
             raise ValueError(f"column {self.name} has the type {self.type}, but types are {', '.join((*NUMBERS, 'bool', *TEXTS))}")
         if self.type in TEXTS and (self.shape or self.many):
@@ -157,7 +157,7 @@ def write_column(root: Path, column: Column, values: Iterable[Array], lengths: S
     """Write the files of a column, which are not flushed to disk, and return their checksums.
 
     Args:
-        values: of all samples, in several arrays [n, *shape] of which one is in memory at a time.
+        values: those of all samples, in several arrays [n, *shape] of which one is in memory at a time.
         lengths: how many values each sample has, if the column is ragged.
     """
     path, count = root / column.files[0], 0

@@ -49,11 +49,11 @@ def export(
         if OPTIONS[name] != format:
             raise ValueError(f"{as_option(name)} goes with --to {OPTIONS[name]}, but {path} is exported to {format}: leave it out")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
+        raise StoreError(f"cannot export to {root}: it exists and is not an empty folder; choose another one")
     try:
         return int(kind.module("export").export(store, root, format, size, tick, **given))
     except OSError as error:
-        raise StoreError(f"export to {root}: {error}") from error
+        raise StoreError(f"cannot export to {root}: {error}") from error
 
 
 def write_folders(

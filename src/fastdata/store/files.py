@@ -79,8 +79,8 @@ def check_size(path: Path, size: int) -> None:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}; copy the whole store again, or prepare it again") from None
     if found != size:
-        what = f"{path} has {found} bytes, the manifest says {size}: it was cut short or changed"
-        raise FormatError(f"{what}; copy it again, or prepare it again")
+        what = f"{path} has {found} bytes, but the manifest says {size}: it was cut short or changed"
+        raise FormatError(f"{what}; copy it again, or prepare the store again")
 
 
 def check_sum(path: Path, total: FileSum) -> None:
@@ -103,7 +103,7 @@ def load_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int | None, ...]) ->
     fits = len(values.shape) == len(shape) and all(want in (None, side) for want, side in zip(shape, values.shape, strict=True))
     if values.dtype != dtype or not fits:
         found, want = [*values.shape], ["n" if side is None else side for side in shape]
-        raise FormatError(f"{path} holds {values.dtype} {found}, the manifest says {dtype} {want}: prepare the store again")
+        raise FormatError(f"{path} holds {values.dtype} {found}, but the manifest says {dtype} {want}: prepare the store again")
     return np.asarray(values)  # plain, because a slice of a memmap takes ten times as long
 
 
@@ -160,7 +160,7 @@ _FOLDER = rf"{WORK}(/.+)?|({NEXT}/)?({COLUMNS}|{VARIANT})|{NEXT}"
 
 
 def is_store(folder: Any) -> bool:
-    """Return whether a folder, also a RemotePath, has the manifest of a store. Other programs also write files of that name."""
+    """Return whether a folder, a Path or a UrlPath, has the manifest of a store. Other programs also write files of that name."""
     manifest = folder / MANIFEST
     return manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes()
 

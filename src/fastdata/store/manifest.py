@@ -100,8 +100,8 @@ class Manifest(Entry, frozen=True, kw_only=True):
         kind: the kind of data.
         images: the names of the images of a sample, if it has several.
         sections: the sections of its kind, by name.
-        xxh3_128: of the file that it was read from. It differs for every store; fingerprints may be equal, since they know the
-            sizes of inputs, not their contents.
+        xxh3_128: of the file that it was read from. It differs for every store; fingerprints may be equal, since they cover
+            the sizes of inputs, not their contents.
     """
 
     kind: str
@@ -180,8 +180,8 @@ def parse_manifest(raw: bytes, path: object) -> Manifest:
             raise ValueError(f'"format" is not "{FORMAT}"')
         if body["version"] != VERSION:
             raise FormatError(
-                f"{path} has format version {body['version']!s:.20}, this fastdata reads {VERSION}: prepare the store again, or "
-                "use the fastdata that wrote it"
+                f"{path} has format version {body['version']!s:.20}, but this fastdata reads {VERSION}: prepare the store again, "
+                "or use the fastdata that wrote it"
             )
         return structs.replace(_parse(body), xxh3_128=sum_of(raw).xxh3_128)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -195,7 +195,7 @@ def _absent(root: Path) -> StoreError:
         return StoreError(f"no store at {root}: there is no such folder; make one with fastdata-prep SOURCE {root}")
     why = f"it has no {MANIFEST}" if root.is_dir() else "it is a file, and a store is a folder"
     inside = ", ".join(sorted(str(manifest.parent) for manifest in root.glob(f"*/{MANIFEST}"))[:5])
-    what_to_do = f"there are stores in it: {inside}" if inside else f"make one with fastdata-prep {root} OUT"
+    what_to_do = f"give one of the stores in it: {inside}" if inside else f"make one with fastdata-prep {root} OUT"
     return StoreError(f"no store at {root}: {why}; {what_to_do}")
 
 
@@ -204,7 +204,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
     try:
         kind = kinds.find(manifest.kind)
     except KeyError:
-        raise FormatError(f"the store holds {manifest.kind}, which this fastdata cannot read; use a newer one") from None
+        raise FormatError(f"the store holds {manifest.kind}, which this fastdata cannot read; use a newer fastdata") from None
     sections_of = kind.module("sections")
     types = sections_of.TYPES
     if manifest.sections.keys() != types.keys():
@@ -214,10 +214,10 @@ def _parse(body: dict[str, Any]) -> Manifest:
         if not re.fullmatch(VARIANT, variant.name):
             raise ValueError(f"a variant cannot be called {variant.name!r:.80}")
         if not sections_of.reads(variant.form, mask=variant.is_mask):
-            raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer one")
+            raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer fastdata")
         shards = len(manifest.shard_samples)
         if {len(variant.shards), len(manifest.shard_records(variant))} != {shards}:
-            raise ValueError(f"variant {variant.name} lists {len(variant.shards)} shards, the store has {shards}")
+            raise ValueError(f"variant {variant.name} lists {len(variant.shards)} shards, or their records, for {shards} shards")
     variants = manifest.variants
     if not variants or sum(manifest.shard_samples) != manifest.num_samples:
         raise ValueError("the numbers of samples do not fit together")

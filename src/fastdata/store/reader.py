@@ -94,7 +94,7 @@ class ShardReader:
 
     def _open(self, shard: int) -> memoryview:
         if not 0 <= shard < len(self._starts) - 1:
-            raise IndexError(f"the index is not from 0 to {len(self) - 1}")
+            raise IndexError(f"the index of the record is not from 0 to {len(self) - 1}")
         view: memoryview = self._shards.open(shard)
         first, last = self._starts[shard], self._starts[shard + 1] - 1
         for row in () if self._check else {first, last}:
@@ -106,7 +106,7 @@ class ShardReader:
     def _compare(self, shard: int, row: int, record: memoryview) -> None:
         if xxhash.xxh3_64_intdigest(record) != self._words[3 * row + 2]:
             raise FormatError(
-                f"{self._shards.describe(shard)} is damaged: record {row} is not what was written, its checksum differs; "
+                f"{self._shards.describe(shard)} is damaged: record {row} is not what was written: its checksum differs; "
                 f"{self._shards.advice(shard)}"
             )
 

@@ -65,7 +65,7 @@ class Store:
 
     Raises:
         StoreError: there is no finished store at `path`, or it was replaced, or it holds another kind.
-        FormatError: its version is newer, or a file is missing, cut short or damaged.
+        FormatError: its version is another one, or a file is missing, cut short or damaged.
     """
 
     def __init__(self, path: StrPath, kind: str | None = "images", *, expected: str | None = None) -> None:
@@ -124,7 +124,7 @@ class Store:
         if size is None:
             return max(variants.values(), key=lambda v: float("inf") if v.size is None else v.size)
         if size not in variants:
-            found = ", ".join("the images' own" if one is None else str(one) for one in variants)
+            found = ", ".join("the images' own sizes" if one is None else str(one) for one in variants)
             raise StoreError(f"{self.location} has no size {size}; it has {found}")
         return variants[size]
 
@@ -133,7 +133,7 @@ class Store:
         return np.searchsorted(np.cumsum(self.manifest.shard_samples), rows, "right")
 
     def uses(self, variant: Variant, rows: Array, in_memory: int = 0) -> list[Use]:
-        """Return the remote shards of samples, except the store's first `in_memory`, which are in memory."""
+        """Return the remote shards of samples, except those of the store's first `in_memory` samples."""
         samples = np.flatnonzero(rows >= in_memory)
         if not isinstance(self.location, StoreLocation) or not len(samples):
             return []
@@ -161,7 +161,7 @@ class Store:
         return repr((variant.form, self.manifest.shard_records(variant), sums))
 
     def names(self) -> list[str]:
-        """Return the source name of each sample; for tokens, of each input. They are decoded as file names (surrogateescape)."""
+        """Return the source name of each sample; for tokens, of each input. Names are decoded as file names (surrogateescape)."""
         count = len(self) if self.kind.named else None
         return self._lines(NAMES, str, count)
 
@@ -175,7 +175,7 @@ class Store:
             with (self.path / name).open("rb") as file:
                 lines: list[Any] = convert([json.loads(line) for line in file], list[kind])
             if len(lines) != (len(lines) if count is None else count):
-                raise ValueError(f"it has {len(lines)} lines, the manifest says {count}")
+                raise ValueError(f"it has {len(lines)} lines, but the manifest says {count}")
         except (ValueError, RecursionError) as error:
             raise damaged(self.path / name, error) from None
         return lines
@@ -204,7 +204,7 @@ class StoreSamples:
 
 
 def verify(path: StrPath, *, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
-    """Check a store: a folder or a StoreLocation. Yield a line for each file that lacks the bytes that were written.
+    """Check a store: a folder or a StoreLocation. Yield a line for each file whose bytes are not those written.
 
     tick: called with the size in bytes of each shard that is done.
     """

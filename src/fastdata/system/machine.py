@@ -16,7 +16,7 @@ from fastdata.errors import MachineError
 
 
 def available_cores(root: Path = Path("/")) -> int:
-    """Return the cores that this process may use: its affinity, or its group's CPU quota (cgroup 1 or 2) if that is less."""
+    """Return the number of cores that this process may use: its affinity, or its group's CPU quota (cgroup 1 or 2) if less."""
     cores = len(os.sched_getaffinity(0))
     for quota, period in _of_groups(root, "cpu", ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         if quota not in ("max", "-1"):
@@ -71,7 +71,7 @@ def room(need: int, share: int, waiting: Callable[[], None] = lambda: None) -> I
         waiting()
         fcntl.flock(turn, fcntl.LOCK_EX)  # the kernel frees it when the process ends, however that is
         if need > (free := free_memory()):
-            raise MachineError(f"{need / 1e9:,.1f} GB of memory are needed, and {free / 1e9:,.1f} GB are free")
+            raise MachineError(f"{need / 1e9:,.1f} GB of memory are needed, but {free / 1e9:,.1f} GB are free")
         yield
     finally:
         os.close(turn)

@@ -59,7 +59,7 @@ def has_iterator(loader: Any) -> bool:
 
 
 def let_have_iterator(loader: Any, wanted: bool) -> None:
-    """Begin or end the iterator that a DataLoader with persistent_workers keeps, unless it is as wanted. Beginning draws a seed."""
+    """Let a DataLoader with persistent_workers have its iterator if `wanted`, else end it. Beginning it draws a seed."""
     loader = getattr(loader, "loader", loader)
     if isinstance(loader, DataLoader) and loader.persistent_workers and wanted != has_iterator(loader):
         end_kept_workers(loader)

@@ -113,7 +113,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         self._length = self._count_rows()
         if not self._length:
             raise ValueError(
-                f"{self.path} has {self.num_tokens} tokens in {self.num_documents} documents, which do not make a row of "
+                f"{self.path} has {self.num_tokens} tokens (documents: {self.num_documents}), which do not make a row of "
                 f"{self.block_size} inputs and a target: choose a smaller block_size"
             )
 
@@ -143,7 +143,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         """Return the positions of samples in the stream, for `gather`: one row for each sample."""
         ids, count = np.asarray(indices, np.int64), len(self)
         if not -count <= (low := ids.min(initial=0)) <= ids.max(initial=0) < count:
-            raise IndexError(f"indices from {ids.min()} to {ids.max()}, but the dataset has {count} rows")
+            raise IndexError(f"the indices go from {ids.min()} to {ids.max()}, but the dataset has {count} rows")
         ids = ids if low >= 0 else ids % count
         return self._locate(ids, _fractions(seed, epoch, repeated(ids, repeats)) if self.mode == "random" else None)
 
@@ -235,7 +235,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         try:
             first = part_of(fraction, seed, chosen, None)
         except ValueError as error:
-            raise ValueError(f"{error}; to get more documents, prepare with --split-lines or --split-on") from None
+            raise ValueError(f"{error}; to get more documents of a .txt, prepare with --split-lines or --split-on") from None
         parts = copy.copy(self), copy.copy(self)
         for part, documents in zip(parts, (first, ~first), strict=True):
             part._chosen = SharedArray.of(chosen[documents])

@@ -146,7 +146,7 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
     except zstandard.ZstdError as error:
         raise CodecError(f"it is damaged: {error}", "truncated") from None
     if frame is not None:
-        raise CodecError("its last frame is cut short", "truncated")
+        raise CodecError("it is cut short in its last frame", "truncated")
 
 
 def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int) -> Iterator[RawDocument]:
@@ -191,7 +191,7 @@ def _field(line: bytes, _: int, *, field: str) -> Any:
     entry = json.loads(line)
     if not isinstance(entry, dict) or field not in entry:
         found = ", ".join(list(entry)[:8]) if isinstance(entry, dict) else f"a {type(entry).__name__}"
-        raise CodecError(f"no field {field!r}; found {found}", "no-field")
+        raise CodecError(f"it has no field {field!r}; found {found}", "no-field")
     return entry[field]
 
 
@@ -206,7 +206,7 @@ def _checked(read: Callable[..., Any], *part: Any) -> str | CodecError:
     except (ValueError, RecursionError) as error:
         return CodecError(str(error), "not-utf8" if isinstance(error, UnicodeError) else "not-json")
     if not isinstance(text, str):
-        return CodecError(f"a {type(text).__name__}, not text", "not-text")
+        return CodecError(f"it is of type {type(text).__name__}, not text", "not-text")
     return text or CodecError("it is empty", "empty")
 
 
@@ -240,7 +240,7 @@ def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Ar
     path = root / piece.name
     size = path.stat().st_size
     if size % 2:
-        raise CodecError("its size is odd, so it is not uint16 tokens", "truncated")
+        raise CodecError("its size is odd, so it does not hold uint16 tokens", "truncated")
     tokens = np.memmap(path, "<u2", "r") if size else np.zeros(0, "<u2")
     probe = tokens[:PROBED_TOKENS]
     if pointer := pointer_of(probe.tobytes()[:ENCODING_BYTES]):

@@ -24,7 +24,7 @@ def export(
     """
     variant, section = store.manifest.variants[0], store.manifest.section("tokens")
     if variant.form.dtype != "uint16":
-        raise StoreError("nanoGPT reads its tokens as uint16, which does not hold this vocabulary")
+        raise StoreError("nanoGPT reads tokens as uint16, which cannot hold the ids of this vocabulary")
     left = int(int(store.samples["tokens"].sum()) * (1 - val_fraction))
     root.mkdir(parents=True, exist_ok=True)
     reader = store.reader(variant)

@@ -19,12 +19,12 @@ class TokenOptions(SizeOptions):
     """Text"""
 
     tokenizer: StrPath | None = option(
-        "Tokenizer of SOURCE, which is text. A Hugging Face tokenizer.json, a store whose tokenizer to use, "
+        "Tokenizer for a SOURCE of text: a Hugging Face tokenizer.json, a store whose tokenizer is used, "
         "bytes, or chars (each character of the text gets an id).",
         type="path",
         metavar="NAME_OR_FILE",
     )
-    train_bpe: int | None = option("Train a BPE of this many tokens on SOURCE, which is text.", type="int", metavar="VOCAB")
+    train_bpe: int | None = option("Train a BPE of this many tokens on a SOURCE of text.", type="int", metavar="VOCAB")
     end_token: str | None = option(
         "Token after each document: the token, its id, or none. Default: the tokenizer's own.", metavar="TOKEN"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, PrepError, needs
-from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path
+from fastdata.prepare.plan import BUSY_SHARDS, LEAST_BYTES, Plan, freeze, plan_folder, plan_path
 from fastdata.sources.arrow import is_text, open_parquet
 from fastdata.sources.files import look
 from fastdata.sources.folder import Walk, walk_files
@@ -33,8 +33,7 @@ from fastdata.types import StrPath
 from fastdata.words import number_of
 
 END = "<|endoftext|>"
-BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
-LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a shard
+SHARD_BYTES = 1 << 30  # of text in a shard, approximately
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | 
     if train_bpe is not None and are_tokens:
         raise ValueError(f"SOURCE {source} holds tokens, not text to train a tokenizer on: leave --train-bpe out")
     if tokenizer is None and train_bpe is None and not are_tokens:
-        raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
+        raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: give --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
     if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
         found = found.first(limit, None)
         spec, data, trained_on = _trained(found, out, train_bpe, end_token)
@@ -140,7 +139,7 @@ def _end_id(engine: TokenizerEngine, spec: Spec, end_token: str | None) -> int |
         raise PrepError(f"{spec.name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
     if number is None or number >= engine.vocab_size:
         name = spec.name or "a file of uint16"
-        raise PrepError(f"--end-token {end_token}: {name} has no such token; its vocabulary has {engine.vocab_size}")
+        raise PrepError(f"--end-token {end_token}: {name} has no such token; its vocabulary has {engine.vocab_size} tokens")
     return number
 
 
@@ -187,7 +186,7 @@ def _train(texts: Iterable[str], vocab: int) -> bytes:
 
 
 def _characters(texts: Iterable[str], end_token: str | None) -> bytes:
-    """Return the file of the characters of all documents that can be read, and of the end token if it is one character."""
+    """Return the tokenizer file of all characters of the texts, and of the end token if it is one character."""
     characters = {end_token} if end_token is not None and len(end_token) == 1 and not end_token.isdecimal() else set[str]()
     return character_file(characters.union(*texts))
 
@@ -206,13 +205,13 @@ def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES
     skipped = Counter(ending or "without an ending" for ending in endings)
     if not found:
         there = f"no text in {source}, which has {number_of(len(left), 'other file')}"
-        raise PrepError(f"{there}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
+        raise PrepError(f"{there}; text files end in .parquet, or in .txt, .md or .jsonl, also with .gz or .zst")
     _refuse_splits(path, [name for name, _, _ in found], tokens=not text)
     if any(format_of(name)[1] == "zstd" for name, _, _ in found):
         with needs("zstandard"):
             import zstandard  # noqa: F401  without it, each of these files would become a reject
     root = path if path.is_dir() else path.parent
-    shard_bytes = min(max(sum(max(size, 0) for _, size, _ in found) // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
+    shard_bytes = min(max(sum(max(size, 0) for _, size, _ in found) // BUSY_SHARDS, LEAST_BYTES), SHARD_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]
     return TextList(root, pieces, cutting, max_bytes, skipped, shard_bytes, not text, walk.notes())
 

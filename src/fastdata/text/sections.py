@@ -70,7 +70,7 @@ def check(store: Store) -> None:
     counts = store.manifest.section("tokens").counts
     ends = np.append(0, np.cumsum(store.samples["tokens"], dtype=np.int64))
     if ends[-1] != sum(counts) or not np.array_equal(ends[:-1], store.samples["start"]):
-        raise FormatError(f"{store.location}: the table of documents does not fit its tokens; prepare it again")
+        raise FormatError(f"{store.location}: the table of documents does not fit the tokens; prepare the store again")
     if len(store.manifest.variants) > 1 or len(counts) != len(store.manifest.shard_samples):
         raise FormatError(f"{store.path} has more than one variant, or counts of tokens for other shards; prepare it again")
     (variant,) = store.manifest.variants

@@ -170,7 +170,7 @@ class Step:
         self.scaler.update()
 
     def read_totals(self) -> dict[str, float]:
-        """Return sums since the last call: losses and counts of applied updates, of all ranks; numbers of skipped and all updates.
+        """Return totals since the last call: losses and counts of applied updates over all ranks; skipped updates; all updates.
 
         The host waits here; all ranks must call it together.
         """
