@@ -123,7 +123,7 @@ class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
             found = list_sources(source)
         except SplitsError as error:
             first = next(iter(error.splits.values()))
-            raise ValueError(f"{source} holds {' and '.join(error.splits)}: measure one: fastdata doctor {first}") from None
+            raise ValueError(f"{source} holds {' and '.join(error.splits)}: measure one, by fastdata doctor {first}") from None
         self.root, self.crop = found.root, crop
         self.sources = [one for one in found.sources if not one.problem]
         if not self.sources:
