@@ -129,6 +129,19 @@ def test_s3(kind: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         fastdata.publish(other, url, storage=storage)
 
 
+@pytest.mark.scale
+def test_publish_replaces_no_store_with_other_contents(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket/a.fds"
+    (tmp_path / "in").mkdir()
+    for value in (0, 1):  # files of one size, so both stores have one fingerprint
+        np.save(tmp_path / "in/a.npy", np.full((2, 3), value))
+        store = fastdata.prep(tmp_path / "in", tmp_path / f"{value}.fds").out
+        if value == 0:
+            fastdata.publish(store, url)
+    with pytest.raises(RemoteError, match="holds another store"):
+        fastdata.publish(store, url)
+
+
 @pytest.fixture
 def buckets(many: Path, tmp_path: Path) -> Path:
     """A folder of buckets, with a store and images."""

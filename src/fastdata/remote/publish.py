@@ -18,11 +18,11 @@ REQUESTS = 8  # in flight
 def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: Callable[[int], None] = lambda size: None) -> None:
     """Copy a finished store to a URL, from which datasets read it through a cache.
 
-    A store is never overwritten; a copy that was interrupted begins anew.
+    No other store is overwritten; an interrupted copy begins anew.
 
     Args:
         storage: options of the client: endpoint, region, and others; what is missing comes from the environment.
-        tick: called with the size of each file when it has been copied.
+        tick: called with the size of each copied file.
 
     Raises:
         StoreError: there is no such store, or it is damaged.
@@ -42,7 +42,7 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
         bucket.put(name, path)
         return total.bytes
 
-    if (found := published(bucket)) and found.fingerprint != manifest.fingerprint:
+    if (found := published(bucket)) and found.xxh3_128 != manifest.xxh3_128:
         raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
     with ThreadPoolExecutor(REQUESTS) as pool:
         for size in pool.map(send, files):
