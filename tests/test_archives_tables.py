@@ -103,7 +103,10 @@ def test_null_images_and_images_that_are_only_named(tmp_path: Path, name: str) -
 
 
 def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
-    pq.write_table(table(rows(0, 1), [0], ["a", "b"]), tmp_path / "0.parquet")
+    one = table(rows(0, 1), [0], ["a", "b"])
+    pq.write_table(one, tmp_path / "0.parquet")
+    pq.write_table(one.append_column("note", [["x"]]), tmp_path / "1.parquet")  # which is not stored
+    equal(all_pixels(tmp_path), [*wanted(0, 1), *wanted(0, 1)])
     pq.write_table(table(rows(0, 1), [0], ["b", "a"]), tmp_path / "1.parquet")
     with pytest.raises(PrepError, match=r"1\.parquet has other columns, or other classes, than .*0\.parquet"):
         list_sources(tmp_path)

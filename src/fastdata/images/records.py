@@ -176,7 +176,7 @@ class StoreImages(StoreSamples, _Holdable):
         return self.store.uses(self.variant, ids, 0 if self.records is None else len(self.records))
 
     def with_size(self, size: int | None, **options: Any) -> StoreImages:
-        """Return images of another size, or masks or other images of these samples. options: `mask`, `image`, if they change."""
+        """Return images of another size, or masks or other images of these samples. options: another `mask` or `image`."""
         return StoreImages(self.store.location, size, **(self._options | options))
 
     def __reduce__(self) -> Any:
@@ -246,7 +246,7 @@ def _values_of_store(store: Store, column: Column) -> ColumnValues:
 
 
 class ConcatImages(_Listed):
-    """The images of several sources as one. Sources share Labels and Form, except codec. parts: each with rows, None for all."""
+    """The images of several sources, which share Labels and Form except codec. parts: each source with its rows, None for all."""
 
     def __init__(self, parts: Sequence[tuple[Images, Array | None]]) -> None:
         self._sources = [images for images, _ in parts]
@@ -268,7 +268,7 @@ class ConcatImages(_Listed):
         self._sides = SharedArray.of(np.concatenate([np.stack(images.sides(rows), axis=1) for images, rows in chosen]))
 
     def split(self, ids: Array) -> Iterator[tuple[int, Images, Array, Array]]:
-        """Yield the number of each source that has some of these rows, the source, the positions in `ids`, and the rows there."""
+        """For each source of the rows `ids`, yield its number, the source, positions in `ids`, and row indices in the source."""
         numbers, rows = self._rows.array[:, ids]
         for k in np.unique(numbers).tolist():
             positions = np.flatnonzero(numbers == k)
@@ -284,7 +284,7 @@ class ConcatImages(_Listed):
 
     @property
     def columns(self) -> dict[str, ColumnValues]:
-        """The columns that all sources have. Raise ValueError if their types differ between sources."""
+        """The columns that all sources have. Raise ValueError if their types differ."""
         names = [name for name in self._sources[0].columns if all(name in images.columns for images in self._sources)]
         return {name: self._joined([images.columns[name] for images in self._sources]) for name in names}
 
@@ -350,8 +350,8 @@ class ConcatImages(_Listed):
 
 
 def _described(images: Images) -> str:
-    labels = f"{len(images.labels.names)} classes" if images.labels.kind == "class" else f"labels of kind {images.labels.kind!r}"
-    return f"{labels}, {images.form.channels} x {images.form.dtype}"
+    kind, names = images.labels.kind, images.labels.names
+    return f"{kind!r} labels ({len(names)}: {', '.join(names[:5])}), {images.form.channels} x {images.form.dtype}"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Archives, which hold many inputs in one file: how to tell their kind, and how to read each input.
 
-A kind of archive is a module of this package; ENDINGS has its endings. The module has `list_inputs`, and `read`, which returns the
-bytes of an image file from the archive's path and the rest of a `locator`.
+Each kind of archive has a module in this package; ENDINGS maps endings to kinds. The module has `list_inputs`, and `read`, which
+takes the archive's path and the rest of a `locator`, and returns the bytes of an image file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INDEX = "index.json"  # of a dataset of MosaicML Streaming or LitData
 SAVED_SPLITS = "dataset_dict.json"  # next to the folders of the splits, if Hugging Face's datasets saved several
 CACHE = re.compile(r"cache-.*\.arrow")  # what `map` of Hugging Face's datasets writes next to the files it was computed from
 # what SOURCE may be, beside a path: module:function, or a pattern
-FUNCTION = re.compile(r"(?P<module>[^\W\d][\w.]*):(?P<name>[^\W\d][\w.]*)")
+FUNCTION = re.compile(r"[^\W\d][\w.]*:(?P<name>[^\W\d][\w.]*)")
 SPECIAL = re.compile(r"[*?\[]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
 POINTER = re.compile(rb"version https://git-lfs|\s*/?(?:\.\./)*(?:\.git/)?annex/objects/")
 POINTER_BYTES = 64  # that show one
@@ -59,7 +59,7 @@ _open_binary = methodcaller("open", "rb")
 
 
 def open_once(path: AnyPath, opener: Callable[[AnyPath], Any], key: str = "") -> Any:
-    """Open an archive with a method `close`; or return the open one if its path and key (without a key: its file) are unchanged."""
+    """Return the open archive if its path and key (without a key: its file) are unchanged; else open it with `opener`."""
     stamp = opener, path, key or state_of(path)
     if not _cached or _cached[0][0] != stamp:
         release()
@@ -84,7 +84,7 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
 
 
 def read_source(root: StrPath, source: Source) -> bytes:
-    """Read an input's image file. Raise OSError, or CodecError if its archive is damaged or holds no image there."""
+    """Read an input's image file. Raise OSError, or CodecError if its archive is damaged or lacks the image."""
     if not source.locator:
         return join(to_path(root), source.name).read_bytes()
     kind, file, *where = source.locator
@@ -134,16 +134,16 @@ def even_sizes(path: AnyPath, count: int) -> list[int]:
 def list_tables(
     read: Callable[[AnyPath, str], Table], root: AnyPath, files: list[AnyPath], options: LabelOptions, *errors: type[Exception]
 ) -> SourceList:
-    """List the inputs of files that have the same columns. errors: other exceptions that `read` raises for a damaged file."""
+    """List the inputs of files with the same columns. errors: what `read` raises for damage, besides OSError and ValueError."""
     inputs, labels, first = Packed[Source](), Packed[Value](), None
     for path in files:
         try:
             columns, rows, values = read(path, str(path.relative_to(root)))
         except (OSError, ValueError, *errors) as error:  # type: ignore[misc]
             raise unreadable(path, error) from error
-        if first not in (None, columns):
-            raise PrepError(f"{path} has other columns, or other classes, than {files[0]}; prepare files that differ separately")
-        first = columns
+        first = first or columns
+        if first._replace(others=columns.others) != columns:
+            raise PrepError(f"{path} has other columns, or other classes, than {files[0]}; prepare such files separately")
         inputs.extend(rows)
         labels.extend(values)
     if first is None:
@@ -167,7 +167,7 @@ def function_of(source: StrPath) -> re.Match[str] | None:
 def expand(source: StrPath) -> list[AnyPath]:
     """Return the files that a path or a pattern stands for. A path that exists is never a pattern.
 
-    Braces expand in their own order, each to existing files; `*`, `?` and `[...]` expand in the order of the names.
+    Braces expand in the order written, each to existing files; `*`, `?` and `[...]` match files, sorted by name.
     """
     from braceexpand import braceexpand
 
@@ -181,7 +181,7 @@ def expand(source: StrPath) -> list[AnyPath]:
     look_at_all(paths[0].parent, [one.name for one in paths if one.parent == paths[0].parent])
     matches = [[one] if one.exists() else _matching(one) for one in paths]
     if missing := [name for name, files in zip(names, matches, strict=True) if not files]:
-        raise PrepError(f"SOURCE {path}: {len(missing)} of {len(names)} cannot be found: {listed(missing)}{explain_missing(path)}")
+        raise PrepError(f"SOURCE {path}: {len(missing)} of {len(names)} paths are absent: {listed(missing)}{explain_missing(path)}")
     return [file for files in matches for file in files]
 
 
@@ -209,7 +209,7 @@ def locate(source: StrPath) -> tuple[AnyPath, str]:
 
 
 def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field], images: Sequence[str]) -> SourceList | None:
-    """List the inputs of SOURCE. Return None for a path that is missing or no archive; with `images`, for all but tars."""
+    """List the inputs of SOURCE. Return None if SOURCE is missing, no archive, or, with `images`, no tar."""
     path = to_path(source)
     kind, files = ("python", [path]) if function_of(path) else _archives(path)
     if not kind or (images and kind != "tar"):
@@ -218,7 +218,7 @@ def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field
         raise PrepError(f"--regression {' and '.join(options.regression)}: {source} has one label column; use --regression once")
     options = options.of_source()
     if options.label_column not in (None, NO_LABELS) and kind == "tar":
-        raise PrepError(f"--label-column {options.column}: SOURCE {source} has no columns: only {NO_LABELS} is possible")
+        raise PrepError(f"--label-column {options.column}: SOURCE {source} has no columns; leave --label-column out")
     inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, options, fields, images)
     return inputs
 

@@ -1,11 +1,10 @@
-"""Python sequences as SOURCE: an object of this process, or `module:function`, which every worker imports and calls itself.
+"""Python sequences as SOURCE: an object of this process, or `module:function`, which every worker imports and calls.
 
 Workers read items from a pickled copy of the sequence, if that is at most 64 MiB, or else through the process that has it.
 """
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -21,6 +20,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import cv2
@@ -46,7 +46,7 @@ IMAGES = ("image", "img", *PATHS, "bytes")  # the images come first
 
 @dataclass
 class Items:
-    """Images by number, perhaps with labels."""
+    """Images by index, perhaps with labels."""
 
     source: Any  # a sequence of images, pairs or dicts
     labels: Sequence[Any] | None = None  # that of each item, if these can be had without reading the items
@@ -190,7 +190,7 @@ def _image_file(image: Any, what: str) -> bytes:
     fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
     if pixels.dtype not in (np.uint8, np.uint16) or not fits or not pixels.size:
         kind = type(image).__name__ if pixels.dtype == object else f"{pixels.dtype} {list(pixels.shape)}"
-        wanted = "an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow image, or the bytes or the path"
+        wanted = "an image is an array of uint8 or uint16 ([H, W], [H, W, 1] or [H, W, 3]), a Pillow image, or the bytes or path"
         wanted += " of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')"
         raise CodecError(f"{what} is {kind}: {wanted}", "unsupported")
     native = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
@@ -295,9 +295,7 @@ def _call(match: re.Match[str], folder: Path) -> Any:
     if str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))
     try:
-        value: Any = importlib.import_module(match["module"])
-        for name in match["name"].split("."):
-            value = getattr(value, name)
+        value: Any = resolve_name(match[0])
         if isinstance(value, type) or not hasattr(value, "__getitem__"):
             value = value()
     except Exception as error:
