@@ -135,7 +135,7 @@ def test_what_does_not_tell_samples_apart_is_refused(kornia):
     with pytest.raises(TypeError, match=r"draws a tensor \[39, 1, 2, 2\] for 13 samples, but Augment needs one row per sample"):
         Augment(kornia.RandomPlasmaContrast(p=1.0))(images(), IDS, 0)
     several = kornia.ImageSequential(kornia.RandomHorizontalFlip(), kornia.RandomInvert(), random_apply=1)
-    with pytest.raises(TypeError, match=r"uses torch's .*, but Augment knows only rand, randn, randperm: leave that module out"):
+    with pytest.raises(TypeError, match=r"uses torch's .*, but Augment knows only rand, randn, randperm: omit modules with "):
         Augment(several)(images(), IDS, 0)
 
 

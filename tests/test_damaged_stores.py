@@ -182,7 +182,7 @@ def _monochrome(root: Path, value: int) -> None:
 
 
 OPTIONS = {"codec": "rgb", "shard_samples": 3, "workers": 1}
-REPLACED = "was replaced while this dataset was in use; make the dataset again"
+REPLACED = "was replaced while this dataset was in use; open the dataset again"
 
 
 def _values(dataset: Any, indices: Any) -> set[int]:

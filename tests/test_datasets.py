@@ -250,7 +250,7 @@ def test_images_of_16_bits_and_of_one_channel():
     wide = LMDBDataset(deep(), crop=CROP)
     kornias = wide.with_crop(CROP, transform=kornia.augmentation.RandomHorizontalFlip(p=1.0))
     np.testing.assert_array_equal(pixels(kornias), pixels(wide)[:, :, ::-1])
-    with pytest.raises(LoaderError, match="PIL images, of uint8; these are uint16"):
+    with pytest.raises(LoaderError, match="takes uint8 PIL images; the samples are uint16"):
         pixels(wide.with_crop(CROP, transform=of_pil))
     gray = LMDBDataset(store("png", size=32, resize="crop", gray=True), crop=CROP)
     np.testing.assert_array_equal(pixels(gray.with_crop(CROP, transform=of_pil)), pixels(gray)[:, :, ::-1])

@@ -40,9 +40,9 @@ def test_a_sampler_has_the_list_of_one_rank() -> None:
         if not kind:
             next(iter(before))
             state = {**before.state_dict(), "num_samples": 7}  # as 3 ranks have
-            with pytest.raises(ValueError, match="in the middle of an epoch with 2 ranks, this loader has 3: a sampler gives each"):
+            with pytest.raises(ValueError, match="in the middle of an epoch with 2 ranks, but this loader has 3: a sampler"):
                 loader(0, 3, batches=kind).load_state_dict(state)
-        with pytest.raises(ValueError, match=r"num_samples \d+, this loader has \d+"):
+        with pytest.raises(ValueError, match=r"num_samples \d+, and this loader has \d+"):
             loader(0, 3, batches=kind).load_state_dict(before.state_dict())
 
 
@@ -66,7 +66,7 @@ def test_a_trainer_says_what_other_loaders_cannot_do() -> None:
         return {**found, "ranks": found["ranks"] * 2}  # as two ranks save it
 
     data = TensorDataset(torch.arange(12))
-    with pytest.warns(UserWarning, match="in the middle of an epoch with world_size 2, now it is 1: this loader cannot divide"):
+    with pytest.warns(UserWarning, match="in the middle of an epoch with world_size 2, now 1: this loader cannot divide"):
         trainer().load_state_dict(state(DataLoader(data, 4)))
     trainer().load_state_dict(state(Loader(data, global_batch_size=4, num_workers=0)))
 

@@ -247,9 +247,9 @@ def test_a_state_of_another_order_or_of_other_shards_is_refused() -> None:
     lanes, full = lanes_of(dataset), Loader(dataset, 7, shuffle=True, num_workers=0, seed=5)
     state = lanes.state_dict()
     for loader, wrong, match in (
-        (full, state, "order interleaved, this loader has full"),
-        (lanes, full.state_dict(), "order full, this loader has interleaved"),
-        (lanes, {**state, "lanes": 16}, "lanes 16, this loader has 8"),
+        (full, state, "order interleaved, and this loader has full"),
+        (lanes, full.state_dict(), "order full, and this loader has interleaved"),
+        (lanes, {**state, "lanes": 16}, "lanes 16, and this loader has 8"),
         (lanes, lanes_of(LMDBDataset(other)).state_dict(), "shards .*make them equal"),
     ):
         with pytest.raises(ValueError, match=f"taken with {match}"):

@@ -52,7 +52,7 @@ def test_who_has_the_old_store_open_gets_its_samples_or_an_error(kind: str, tmp_
     fastdata.prep(source, out, overwrite=True, workers=1, **OPTIONS[kind])
     assert tree(out) == tree(expected)
     assert _values(read) == _values(held) == {OLD}
-    with pytest.raises(StoreError, match="was replaced while this dataset was in use; make the dataset again"):
+    with pytest.raises(StoreError, match="was replaced while this dataset was in use; open the dataset again"):
         _values(unread)
     assert _values(fastdata.open(out, **more)) == {NEW}
 

@@ -71,7 +71,7 @@ def test_the_column_of_paths_is_found_by_its_name(photos: Path) -> None:
 
 def test_columns_of_numbers_can_be_named(photos: Path) -> None:
     table = written(photos / "t.csv", [("path", "note", "x", "y"), ("a.png", "fine", "0.5", "2"), ("c.png", "dull", "-1", "1e3")])
-    with pytest.raises(PrepError, match=r"its labels may be in note, x, y: name .* --label-column, or .* --regression"):
+    with pytest.raises(PrepError, match=r"labels may be in note, x, y: name .* --label-column, or .* --regression"):
         list_sources(table)
     found = list_sources(table, LabelOptions(regression=("y", "x")))
     assert (found.labels.kind, found.labels.names) == ("vector", ("y", "x"))

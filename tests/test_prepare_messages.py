@@ -90,7 +90,7 @@ def labels(summary: Summary) -> list[str]:
 def test_what_labels_are_is_announced(tmp_path: Path) -> None:
     write_pictures(tmp_path / "flat/images", 3)
     said = run(*PREP, "flat/images", "none.fds", cwd=tmp_path).stdout
-    for part in ("labels: none, so targets will be -1", "one folder for each class", "--labels FILE", r"--label-from '(n\d+)_'"):
+    for part in ("labels: none, so targets will be -1", "one folder for each class", "(as SOURCE or", r"--label-from '(n\d+)_'"):
         assert part in said
     meant = run(*PREP, "flat/images", "meant.fds", "--label-column", "none", cwd=tmp_path).stdout
     assert "labels: none" in meant and "To add labels" not in meant

@@ -113,10 +113,10 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_moves() -> None:
     before = loader.state_dict()
     places = [*(("consumed", value) for value in (-1, 43, 1.5, None)), *(("epoch", value) for value in (-1, 1 << 32, 0.0))]
     wrong = [({**before, key: value}, f"{key} is {value}") for key, value in places]
-    wrong += [(Loader(data, 8, **{**options, "seed": 6}).state_dict(), "taken with seed 6, this loader has 5: make them equal")]
-    wrong += [(Loader(data, 8, **{**options, "shuffle": False}).state_dict(), "taken with shuffle False, this loader has True")]
-    wrong += [(Loader(data.subset(range(7)), 7, **options).state_dict(), "taken with num_samples 7, this loader has 42")]
-    wrong += [({**before, "sampler": True}, "sampler True, this loader has False"), ({"epoch": 1}, "it has no consumed")]
+    wrong += [(Loader(data, 8, **{**options, "seed": 6}).state_dict(), "taken with seed 6, and this loader has 5: make them equal")]
+    wrong += [(Loader(data, 8, **{**options, "shuffle": False}).state_dict(), "taken with shuffle False, and this loader has True")]
+    wrong += [(Loader(data.subset(range(7)), 7, **options).state_dict(), "taken with num_samples 7, and this loader has 42")]
+    wrong += [({**before, "sampler": True}, "sampler True, and this loader has False"), ({"epoch": 1}, "it has no consumed")]
     for state, match in wrong:
         with pytest.raises((TypeError, ValueError), match=match):
             loader.load_state_dict(state)

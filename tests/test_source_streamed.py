@@ -72,7 +72,7 @@ INDEXES: list[tuple[tuple[str | int, ...], Any, str]] = [  # what is changed in 
     (("shards", 0, "column_sizes", 0), 4, "shard.00000.mds is damaged"),
     (("shards", 1, "column_names", 1), "file", "has other columns, or other classes"),
     (("shards", 0, "column_encodings", 1), "pil", r"image files .* there are cls \(int64\), image \(pil\)"),
-    *((("shards", 0, "raw_data", "basename"), name, "outside of that folder") for name in ("/etc/passwd", "../x", "a/../../x")),
+    *((("shards", 0, "raw_data", "basename"), name, "which lies outside of") for name in ("/etc/passwd", "../x", "a/../../x")),
     (("config", "compression"), "zstd", "compressed or encrypted: rewrite it with"),
     (("config", "data_spec"), "[", "index.json is damaged, or of a newer version"),
 ]

@@ -140,7 +140,7 @@ def test_braces_and_wildcards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "nothing": [],
     }.items():
         assert [str(p) for p in expand(text)] == [f"{name}.tar" for name in names], text
-    with pytest.raises(PrepError, match=r"2 of 4 cannot be found: a-9\.\.10\.tar, b-9\.\.10\.tar"):
+    with pytest.raises(PrepError, match=r"2 of 4 paths are absent: a-9\.\.10\.tar, b-9\.\.10\.tar"):
         expand("{a,b}-{9..10,10}.tar")
 
 

@@ -67,7 +67,7 @@ def test_what_counts_as_splits(tmp_path: Path) -> None:
     files: dict[str, tuple[list[str] | None, str]] = {
         "web_train_000001.bin web_train_000002.bin web_val_000000.bin": (None, "put each in a folder of its own"),
         "train/0.bin val/0.bin": (["train", "val"], "side by side, "),
-        "train.bin val.bin more.bin": (["train", "val"], "side by side, and beside them more.bin"),
+        "train.bin val.bin more.bin": (["train", "val"], r"side by side \(beside them: more.bin\)"),
         "train.txt valid.txt test.txt": (["train", "test", "valid"], "side by side, "),
         "train.md test.md about.md": (None, ""),
         "train_0.bin train_1.bin": (None, ""),

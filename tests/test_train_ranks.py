@@ -145,7 +145,7 @@ def check_ranks_with_fewer_batches_say_so_and_do_not_wait(rank: int, size: int) 
     """Known at the beginning or not."""
     batches, counts = cut(data(20), [4] * 5), ", ".join(str(5 - rank) for rank in range(size))
     for own, updates, said in (
-        (batches[: 5 - rank], 0, f"the loaders have {counts} batches, rank by rank, but ranks would wait for each other"),
+        (batches[: 5 - rank], 0, f"the loaders have {counts} batches, rank by rank, so ranks would hang"),
         (iter(batches[: 5 - rank]), 6 - size, f"different numbers of batches or a wrong .*, as one ends after {6 - size}"),
     ):
         run = trainer(net(), MOMENTUM)
@@ -178,7 +178,7 @@ def check_metric_objects_compute_what_they_do_on_one_rank_or_an_error_says_why_n
         right = (out.argmax(1) == y).float().mean().item()
         assert found == pytest.approx({"loss": F.cross_entropy(out, y).item(), "all/acc": right, "all/auroc": area}, rel=1e-6)
         assert everyone(found) == [found] * size
-    with pytest.raises(FastDataError, match="rank 1 has no rows to update all: use smaller batches"):
+    with pytest.raises(FastDataError, match="rank 1 has no rows for metrics all: use smaller batches"):
         run.evaluate(loader(1))
     with pytest.raises(FastDataError, match=r"rank by rank: its compute\(\) must sum over the ranks"):
         alone = SimpleNamespace(reset=int, update=lambda *_: None, compute=lambda: float(rank))  # knows its own rank only

@@ -78,8 +78,8 @@ def test_nothing_vanishes(tmp_path: Path) -> None:
     assert summary.rejected == {} and summary.kept == 4 and summary.skipped == {}
     assert LMDBDataset(tmp_path / "o.fds").columns["boxes"][0].tolist() == [[7.5, 5.0, 22.5, 15.0]]
     notes = "\n".join(summary.notes)
-    assert "1 image without a .txt file, which shows no object" in notes
-    assert "1 image with an empty .txt file, which shows no object" in notes
+    assert "1 image without a .txt file: stored without objects" in notes
+    assert "1 image with an empty .txt file: stored without objects" in notes
     assert "1 box reached outside of the image and was clipped" in notes and "1 box without area" in notes
     assert "categories have no names" in notes and ".txt: 1 file without an input: z.txt" in notes
 
@@ -89,7 +89,7 @@ def test_nothing_vanishes(tmp_path: Path) -> None:
     [
         ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt: line 2: it has 4 numbers, but a line is class x_center"),
         ({"l/a.txt": "0 320 200 64 64"}, "a.txt: line 1: a coordinate is 320, but must be a fraction of the image's width"),
-        ({"l/a.txt": "2 .5 .5 .5 .5", "l/classes.txt": "a\nb"}, "class is 2, but must be from 0 to 1, as classes.txt says"),
+        ({"l/a.txt": "2 .5 .5 .5 .5", "l/classes.txt": "a\nb"}, "class is 2, but classes.txt has classes 0 to 1"),
         ({"l/a.txt": "0 .5 .5 .5 .5", "l/data.yaml": POSE.format(dims=3)}, "5 numbers, but kpt_shape [3, 3] of data.yaml needs 14"),
         ({"l/a.txt": b"\xff"}, "a.txt: 'utf-8' codec can't decode"),
     ],

@@ -1,7 +1,7 @@
 """The commands `fastdata` and `fastdata-prep`: arguments, output and exit codes. Torch is imported only where it is needed.
 
-Exit codes: 0 success; 1 the store is broken; 2 wrong use; 3 done, but a share above --max-reject-rate was rejected; 130
-interrupted, or ended by SIGTERM.
+Exit codes: 0 success; 2 wrong use; 3 done, but a share above --max-reject-rate was rejected; 130 interrupted, or ended
+by SIGTERM; 1 any other error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STORAGE = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=lambda ctx, param, value: parse_storage(value) or None,
-    help="Option of a URL's client, such as endpoint, region or anonymous=true. May repeat. Default: taken from the environment, "
+    help="Option of the client for URLs, such as endpoint, region or anonymous=true. May repeat. Default: from the environment, "
     "where secrets belong too.",
 )
 
@@ -121,8 +121,8 @@ def _planned(command: Any) -> Any:
         click.argument("source", type=click.Path()),
         click.argument("out", type=click.Path(), required=False),
         *(_click_option(key, field) for key, (field, _) in FIELDS.items()),
-        click.option("--kind", type=click.Choice(kinds.NAMES), help="Kind of data. Default: found from the files."),
-        click.option("--limit", type=int, help="Prepare only this many inputs, evenly spaced; for text, the first."),
+        click.option("--kind", type=click.Choice(kinds.NAMES), help="Kind of data. Default: found from options and files."),
+        click.option("--limit", type=int, help="Prepare only this many inputs: evenly spaced ones; of text, the first ones."),
         click.option("--overwrite", is_flag=True, help="Replace the store at OUT once the new one is whole. OUT cannot be a URL."),
     ]
     for option in reversed(options):
@@ -148,13 +148,13 @@ REJECT_RATE = click.option(
     help="What runs the workers: this machine, or the Ray cluster that RAY_ADDRESS names.",
 )
 def prep(max_reject_rate: float, **options: Any) -> None:
-    """Make a store from SOURCE, or one per split if it has train/ and val/. OUT, a folder or a URL, defaults to SOURCE's name +
-    ".fds". If interrupted, run the same command again. To split the work, use plan, run and finish.
+    """Make a store from SOURCE, or one per split if SOURCE has train/ and val/. OUT, a folder or a URL, defaults to SOURCE's name +
+    ".fds". After an interruption, run the same command again. To divide the work, use fastdata-prep plan, run and finish.
 
-    SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or
-    archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders; or
-    module:function, which returns a Python sequence. Or, with --tokenizer or --train-bpe, a folder or file of text: .parquet,
-    or .txt or .jsonl, also as .gz or .zst. Or arrays: .npy, .npz, NIfTI.
+    SOURCE of images: a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet),
+    archives (WebDataset tars 'shards-{000..099}.tar', Parquet, .arrow, MosaicML Streaming's and LitData's folders), or
+    module:function, which returns a Python sequence. SOURCE of text, with --tokenizer or --train-bpe: a folder or file: .parquet,
+    .txt, .jsonl; the last two also as .gz or .zst. SOURCE of arrays: .npy, .npz, NIfTI.
     """
     from fastdata.prepare.spawn import spares
 
@@ -198,7 +198,7 @@ def _interrupt(number: int, frame: object) -> None:
 @click.command("plan", cls=_Grouped, context_settings=SETTINGS)
 @_planned
 def _plan(**options: Any) -> None:
-    """Plan how to prepare SOURCE, and write the plan into OUT. Next: fastdata-prep run on machines that see OUT, then finish."""
+    """Write a plan for SOURCE into OUT. Next: fastdata-prep run on machines that see OUT, then fastdata-prep finish."""
     from fastdata.prepare.tasks import prep_plan
 
     click.echo("\n".join(prep_plan(**_given(options)).lines()))
@@ -210,7 +210,7 @@ def _plan(**options: Any) -> None:
 @click.option("--of", type=int, metavar="N", help="Number of tasks.")
 @WORKERS
 def _run(out: str, **options: Any) -> None:
-    """Make the shards of task I, one of N tasks of the plan in OUT, that are not finished. A task may run twice, or be killed and
+    """Make the unfinished shards of task I, one of N tasks of the plan in OUT. A task may run twice, or be killed and
     run again.
     """
     from fastdata.prepare.tasks import prep_run
@@ -369,7 +369,7 @@ BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1), help="Images p
 @click.option("--size", type=int, help="Stored size. Default: the largest.")
 @CROP
 @BATCH_SIZE
-@click.option("--workers", type=click.IntRange(0), multiple=True, help="Worker counts to try. Default: 0, powers of 2, the cores.")
+@click.option("--workers", type=click.IntRange(0), multiple=True, help="Worker counts to try. Default: 0, powers of 2, all cores.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds per measurement.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
 def bench(store: str, **options: Any) -> None:

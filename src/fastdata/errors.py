@@ -42,7 +42,7 @@ class PrepError(FastDataError):
 
 
 class MachineError(PrepError):
-    """Preparing needs more memory than this machine has. The error says nothing about the input, which is no reject."""
+    """Preparing needs more memory than this machine has. The input is not at fault, so it is not rejected."""
 
 
 class StoreError(FastDataError):
@@ -82,7 +82,7 @@ def needs(package: str) -> Iterator[None]:
         raise MissingExtraError(package) from None
 
 
-LACKS_MEMORY = "memory ran out: that of the machine, or the limit that `ulimit -v` shows; use fewer workers, or raise the limit"
+LACKS_MEMORY = "memory ran out, or the limit that `ulimit -v` shows is reached: use fewer workers, or raise the limit"
 _LACKING = {
     errno.EMFILE: "too many files are open: raise the limit of this process, which `ulimit -n` shows",
     errno.ENFILE: "too many files are open on this machine: raise fs.file-max, or run fewer processes",
@@ -95,7 +95,7 @@ _OF_FILES = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EISDIR, errno.ELOO
 
 
 def lacking(error: BaseException | None) -> str:
-    """Return what ran out and what to do, if an error or its cause says that open files or memory ran out; else ""."""
+    """Return what ran out and what to do, if an error or its cause says that file descriptors or memory ran out; else ""."""
     while error is not None:
         if isinstance(error, MemoryError):
             return LACKS_MEMORY
@@ -112,7 +112,7 @@ def may_pass(error: OSError) -> bool:
 
 
 def damaged(what: object, error: BaseException) -> StoreError:
-    """Return the error to raise if a file of a store cannot be read: a FormatError, unless open files or memory ran out."""
+    """Return the error to raise if a file of a store cannot be read: a FormatError, unless file descriptors or memory ran out."""
     if found := lacking(error):
         return StoreError(f"{what} cannot be opened: {found}")
     return FormatError(f"{what} is damaged: {error}; run fastdata verify")

@@ -49,12 +49,12 @@ class Modality:
 
     planning: `plan_source(source, out, options, limit)` returns a Plan of at most `limit` inputs, to be stored in `out`.
     shards: `PLAN_TYPES` are the classes of a plan's options and of its inputs; `make_shard(job, task, writers, progress)` returns a
-        table of JSON values with the number "kept" and a list "rejects"; `tables(plan, found)` combines those of all shards.
+        table of JSON values with the number "kept" and a list "rejects"; `tables(plan, found)` combines the tables of all shards.
     sections: `TYPES` are the types of the sections of a manifest; `reads(form, mask)` is whether this version reads records
         (masks, if `mask`) of this form; `samples_dtype(manifest)` is samples.npy's dtype; `check(store)` raises a FormatError if
         its tables do not fit; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of
         the joint manifest, or raises a ValueError.
-    preview: `facts(store)` returns what `info` shows of this kind only; "variants" in it has facts of each variant, by name;
+    preview: `facts(store)` returns what `info` shows only for this kind; its "variants" has facts of each variant, by name;
         `previews(store, rows)` yields these samples as Previews.
     export: `export(store, root, to, size, tick, **options)` writes files into an empty folder, and returns the number of samples.
 

@@ -1,6 +1,6 @@
 """Companions of an optimizer: learning rates and parameter groups.
 
-`cosine`, `linear` and `onecycle` are functions of the update's number: 0, 1, 2, ... They return the factor of a group's
+`cosine`, `linear` and `onecycle` make functions of the update's number, 0, 1, 2, ..., which return the factor of a group's
 ``initial_lr`` (torch's name). Skipped updates count too, so that all ranks agree and a resume loses nothing. Warm-up is linear,
 (update + 1) / (warmup + 1): update 0 has a rate above 0, and update `warmup` has the full rate. `total` is the number of updates of
 the whole run; ``Trainer.fit`` fills it in if it is left out. In your own loop it is ``epochs * updates per epoch``, where an update
@@ -27,13 +27,14 @@ NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class Curve:
     """A factor of the rate that spans all updates of a run: ``factor(update, total, **arguments)``.
 
-    `name` is the function that made it. While `total` is None, it is not known yet, and a call raises a ValueError.
+    `name` is the function that made it. Until `total` is known, it is None, and a call raises a ValueError.
     """
 
     def __init__(self, name: str, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:
         need(total is None or is_whole(total, 1), "total", total, "a whole number of updates, from 1 on")
         warmup = arguments.get("warmup", 0)
-        need(is_whole(warmup, 0) and (total is None or warmup < total), "warmup", warmup, f"a whole number below total ({total})")
+        known = "" if total is None else f", below total ({total})"
+        need(is_whole(warmup, 0) and warmup < (total or math.inf), "warmup", warmup, f"a whole number from 0 on{known}")
         for key in ("start", "final"):
             need(0 <= arguments.get(key, 0) < math.inf, key, arguments.get(key), "a factor of the rate from 0 on")
         self.total = total
@@ -58,14 +59,14 @@ class Curve:
 def cosine(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
     """Return half a cosine from 1 to `final`: ``final + (1 - final) * (1 + cos(pi * t)) / 2``.
 
-    Here t = (update - warmup) / (total - warmup). The factor is `final` from `total` on. Until then, without warm-up, the rates
-    are those of torch's CosineAnnealingLR with T_max=total.
+    Here t = (update - warmup) / (total - warmup). The factor is `final` from update `total` on. Until then, without warm-up,
+    the rates are those of torch's CosineAnnealingLR with T_max=total and eta_min=final * lr.
     """
     return Curve("cosine", partial(_annealed, lambda t: (1 + math.cos(math.pi * t)) / 2), total, warmup=warmup, final=final)
 
 
 def linear(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
-    """Return a line from 1 to `final`: ``1 - (1 - final) * t``, with t as in `cosine`. Without warm-up: torch's LinearLR."""
+    """Return the line ``1 - (1 - final) * t``, t as in `cosine`. Without warm-up: torch's LinearLR(optimizer, 1, final, total)."""
     return Curve("linear", partial(_annealed, lambda t: 1 - t), total, warmup=warmup, final=final)
 
 
@@ -80,9 +81,9 @@ def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1
     """Return half a cosine up from `start` to 1, then half a cosine down to `final`. The group's rate is the peak.
 
     Up to rounding, the rates are those of torch's OneCycleLR(max_lr=lr, total_steps=total): the peak is at update
-    ``peak_at * total - 1``, and the factor is `final` from update total - 1 on. The momentum is not cycled; torch's does that.
+    ``peak_at * total - 1``, and the factor is `final` from update total - 1 on. Unlike torch's, it leaves momentum unchanged.
     """
-    need(0 <= peak_at < 1, "peak_at", peak_at, "a part of total, from 0 on and below 1")
+    need(0 <= peak_at < 1, "peak_at", peak_at, "a fraction of total, from 0 on and below 1")
     return Curve("onecycle", _onecycle, total, peak_at=peak_at, start=start, final=final)
 
 

@@ -1,6 +1,6 @@
 """Tables of Parquet, Arrow or CSV, and DataFrames, as compact rows in memory. pyarrow is an extra, imported when needed.
 
-A source is read column by column, each in the narrowest dtype, and then written as rows, once for all processes of a machine.
+A source is read column by column, each in the narrowest dtype, and then written as rows.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TableDataset(RowsDataset):
     (booleans) or 0 (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
 
     Text is a category. Its names are sorted, by number if all are whole numbers; pandas categories and Arrow dictionaries keep
-    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all its values are, else names ("01" is a name).
+    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all its values are, names if none is a number.
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
     or several targets), or -1 without a target. Rows whose target is missing or not finite are left out, with a warning.
@@ -78,10 +78,10 @@ class TableDataset(RowsDataset):
         source: a file (.parquet, .pq, .arrow, .feather, .ipc, .csv or .tsv), a list of files with the same columns, or a DataFrame
             (of pandas, polars, or any that exports an Arrow stream, such as a pyarrow Table).
         target: the column to predict, several columns of numbers, or None.
-        category: columns of names that look like numbers.
+        category: columns of names that look like numbers; "01" is always a name.
         drop: columns to leave out.
-        classes: another table, whose names of categories and classes are used, such as the one that a model is trained on.
-        shared: hold it once for all processes of this machine, see RAMDataset; False: for this process and its children.
+        classes: another TableDataset, whose names of categories and classes are used, such as the one that a model is trained on.
+        shared: hold the table once for all processes of this machine, see RAMDataset; False: for this process and its children.
 
     Attributes:
         columns: dict of each column's description: type, dtype, missing, names.
@@ -91,7 +91,7 @@ class TableDataset(RowsDataset):
         targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset.
 
     Raises:
-        StoreError: a file cannot be read, or values cannot be held, or the table does not fit into memory.
+        StoreError: a file cannot be read, or values cannot be held (numbers beside text), or the table does not fit into memory.
         ValueError: there is no such column, or an argument does not fit the others.
     """
 
@@ -154,7 +154,7 @@ class TableDataset(RowsDataset):
         return {name: column[0] for name, column in columns.items()}, int(target) if target.ndim == 0 else target
 
     def locate(self, indices: Any, *, seed: int = 0, epoch: int = 0, repeats: Array | None = None) -> Array:
-        """Return the rows of a batch, int64, for `gather`. Rows are the same in every epoch, so the other arguments are ignored."""
+        """Return the rows of a batch, int64, for `gather`. Rows do not depend on the other arguments."""
         return self.rows(indices)
 
     def gather(self, rows: Array, *, pin: bool = False) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -227,7 +227,7 @@ def _labels(columns: Sequence[TableColumn]) -> Labels:
     if len(columns) == 1 and (first.names is not None or first.type == "bool"):
         return Labels("class", first.names or ("false", "true"))
     if column := next((column for column in columns if not column.type.startswith((*NARROWED, "bool"))), None):
-        raise ValueError(f"target {column.name!r} holds {column.type} values: targets must hold numbers, or names if alone")
+        raise ValueError(f"target {column.name!r} holds {column.type} values: use numeric targets, or one target of names")
     if len(columns) > 1 or "int" not in first.type:
         return Labels("vector", names)
     if first.dtype == "uint64":
@@ -289,7 +289,7 @@ def _read_csv(path: Path, untyped: Container[str]) -> Any:
     pa, rows, delimiter = import_pyarrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):
-        raise StoreError(f"{path}: its first line must name all columns (pandas: index=False), found {listed([*map(repr, names)])}")
+        raise StoreError(f"{path}: its first line must name all columns (to_csv: index=False), found {listed([*map(repr, names)])}")
     with path.open("rb") as file:
         if any(b'"' in line for line in file):
             deque(rows, maxlen=0)
@@ -461,7 +461,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     type = "string" if pa.types.is_dictionary(kind) else str(kind)
     kinds = {type, type if other is None else other.type} - {"null"}
     if other is not None and len(kinds) > 1 and not all(one.startswith(NARROWED) for one in kinds):
-        raise ValueError(f"column {name!r} holds {type} values, but {other.type} in the table of classes: write both alike")
+        raise ValueError(f"column {name!r} holds {type} values, but {other.type} in the table of classes=: write both alike")
     if type != "string":
         return TableColumn(name, type, values.dtype.name), values, missing
     digits = all(each.isascii() and each.isdigit() for each in texts)
@@ -469,7 +469,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     if other is not None and other.names is not None:
         ordered = other.names
         if unknown := sorted({*texts} - {*ordered}):
-            raise ValueError(f"column {name!r} has names that the table of classes lacks: {listed([*map(repr, unknown)])}")
+            raise ValueError(f"column {name!r} has names that the table of classes= lacks: {listed([*map(repr, unknown)])}")
     codes = {each: k for k, each in enumerate(ordered)}
     values = np.array([*(codes[each] for each in texts), len(codes)])[values]
     return TableColumn(name, type, _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing

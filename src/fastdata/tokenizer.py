@@ -105,7 +105,7 @@ class _Characters(TokenizerEngine):
 
 @contextmanager
 def _failing(kind: Callable[[str], FastDataError], message: str) -> Iterator[None]:
-    """Raise an error of fastdata's for errors of tokenizers: bare Exceptions, and panics, which are no Exceptions."""
+    """Turn the package's errors (bare Exceptions, and panics, which are none) into fastdata's."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError):
@@ -193,7 +193,7 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
         engine = "chars" if path.name == FILES["chars"] else "tokenizers"
         return Spec(engine, path.name, hashlib.sha256(data).hexdigest()), data
     raise PrepError(
-        f"{option} {name} is neither a tokenizer.json of Hugging Face's, nor a store of text, nor bytes or chars; for an encoding "
+        f"{option} {name} is neither a Hugging Face tokenizer.json, nor a store of text, nor 'bytes' or 'chars'; for an encoding "
         "of tiktoken's, give the tokenizer.json of a model that uses it"
     )
 
@@ -214,7 +214,7 @@ def characters_in(data: bytes) -> list[str]:
 
 def unknown_note(name: str, share: float, of: str = "") -> str:
     """Return a note on the share of tokens that stand for text that a tokenizer has no token for."""
-    return f"{100 * share:.3g}% of the tokens{of} are unknown: {name} has no token for that text, which is lost"
+    return f"{100 * share:.3g}% of the tokens{of} are unknown: their text, for which {name} has no token, is lost"
 
 
 @cache

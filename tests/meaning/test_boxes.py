@@ -193,8 +193,9 @@ def test_boxes_are_clipped_dropped_or_rejected(tmp_path: Path) -> None:
 def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
     rows = [{"bbox": [[1, 2, 3, 4]], "keypoints": [[1, 2]]}]
     done = prepared(tmp_path / "a", rows, "bbox:json", "keypoints:json")
-    follow = "is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as"
-    assert {f"bbox {follow} bbox:xyxy, bbox:xywh or bbox:cxcywh", f"keypoints {follow} keypoints:xy"} <= set(done.notes)
+    follow = "is stored unchanged, and does not follow a resize, crop or flip: for that, give its layout, as"
+    told = {f"column bbox {follow} bbox:xyxy, bbox:xywh or bbox:cxcywh", f"column keypoints {follow} keypoints:xy"}
+    assert told <= set(done.notes)
     with pytest.raises(ValueError, match=r"min_visible is 0.5, but no boxes belong to bbox of .*; fastdata-prep stores them"):
         LMDBDataset(done.out, fields="bbox", min_visible=0.5)
     moved = prepared(tmp_path / "b", rows, "bbox:xywh", "keypoints:xy")
@@ -212,7 +213,7 @@ def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
         ("b:xy", [[1, 2, 2, 3, 4, 2]], r"for each instance: give the number of keypoints, such as b:xy\[17\]"),
         ("b:xy[3]", [[1, 2, 2, 3, 4, 2]], None),
         ("b:xy[2]", [[1, 2, 2, 3, 4, 2]], None),
-        ("b:xy[4]", [[1, 2, 2, 3, 4, 2]], r"an array of shape \[1, 6\], but b has 4 keypoints of x, y or x, y, visibility"),
+        ("b:xy[4]", [[1, 2, 2, 3, 4, 2]], r"an array of shape \[1, 6\], but b has 4 keypoints \(x, y, or x, y, visibility\)"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, field: str, value: Any, message: str | None) -> None:

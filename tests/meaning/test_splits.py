@@ -86,7 +86,7 @@ def test_the_command_makes_all_and_goes_on_where_it_was_interrupted(tmp_path: Pa
 def test_a_class_that_train_lacks_is_an_error_before_anything_is_made(tmp_path: Path) -> None:
     put(tmp_path / "in", "train/a/0.png", "train/b/0.png", "val/b/0.png", "val/d/0.png")
     with pytest.raises(
-        PrepError, match=r"val has classes that (--)?classes does not have: d; .* .from train.: give .*classes with the classes"
+        PrepError, match=r"val has classes that (--)?classes does not have: d; .* .train's classes.: give .*classes with those"
     ):
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds")
     assert not [*tmp_path.glob("*.fds")]
@@ -97,7 +97,7 @@ def test_a_class_that_train_lacks_is_an_error_before_anything_is_made(tmp_path: 
 
 def test_rows_without_a_split_are_an_error(tmp_path: Path) -> None:
     write_table(tmp_path / "t.jsonl", [{"path": f"{k}.png", "label": k, "split": ["train", None][k]} for k in range(2)])
-    with pytest.raises(PrepError, match="beside them rows of split ''"):
+    with pytest.raises(PrepError, match="beside them: rows of split ''"):
         fastdata.prep(tmp_path / "t.jsonl", tmp_path / "o.fds")
 
 
@@ -114,8 +114,8 @@ def test_masks_of_splits_lie_in_folders_of_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "labels", "message"),
     [
-        ("a/0.png", False, r"train and val side by side, and beside them a/0\.png, which would be mixed"),
-        ("0.png", False, r"and beside them 0\.png"),
+        ("a/0.png", False, r"train and val side by side \(beside them: a/0\.png\), which would be mixed"),
+        ("0.png", False, r"beside them: 0\.png"),
         ("train/0.png", True, "side by side, which would be mixed; prepare each split by itself"),
     ],
 )

@@ -202,7 +202,7 @@ def test_over_https_there_are_no_folders(root: Path, s3: FaultServer, tmp_path: 
     same(prepared(base, source, options, tmp_path / "a.fds").out, expected)
     with pytest.raises(PrepError, match=r"/bucket/tars does not exist; http:// does not list folders: give a tar"):
         fastdata.prep(f"{base}/tars", tmp_path / "b.fds")
-    with pytest.raises(PrepError, match=r"1 of 1 cannot be found: http://.*/0\*.tar; http:// does not list folders"):
+    with pytest.raises(PrepError, match=r"1 of 1 paths are absent: http://.*/0\*.tar; http:// does not list folders"):
         fastdata.prep(f"{base}/tars/0*.tar", tmp_path / "b.fds")
     names = [path.name for path in write_pictures(root / "p", 5)]
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{base}/p/{name},x\n" for name in [*names, "no.png"]))
@@ -234,7 +234,7 @@ def test_the_right_to_read_named_objects_suffices(
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     s3.always = {"LIST": "403"}
     same(prepared("s3://bucket", source, options, tmp_path / "a.fds").out, expected)
-    with pytest.raises(PrepError, match="s3://bucket/none does not exist, or may not be read: check the credentials"):
+    with pytest.raises(PrepError, match="s3://bucket/none does not exist; perhaps access is denied: check the credentials"):
         fastdata.prep("s3://bucket/none", tmp_path / "b.fds")
 
 

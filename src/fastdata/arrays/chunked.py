@@ -69,7 +69,7 @@ class StoreArrays(StoreSamples):
             found = ", ".join(" x ".join(map(str, shape)) for shape in sorted(shapes)[:4])
             raise LoaderError(
                 f"a batch needs arrays of one shape, but these have {found}: give the dataset a crop, such as "
-                "crop=fastdata.RandomCrop(64), and keep arrays of different channels in different stores"
+                "crop=fastdata.RandomCrop(64), and make one store for each number of channels"
             )
         out = allocate((len(rows), *shapes.pop()), self.dtype)
         for row, start, flip, target in zip(rows.tolist(), starts, flips, out, strict=True):
@@ -101,7 +101,7 @@ class StoreArrays(StoreSamples):
                 values = np.frombuffer(get(first + place), self._stored).reshape(channels + chunk)
             except ValueError:
                 raise FormatError(
-                    f"sample {row} of {self.store.location}: a chunk is not of {channels + chunk} {self.dtype}; "
+                    f"sample {row} of {self.store.location}: a chunk is not {channels + chunk} of {self.dtype}; "
                     f"{self._reader.advice(first + place)}"
                 ) from None
             part[every + target] = values[every + wanted]

@@ -28,8 +28,8 @@ class ArrayDataset(SlotDataset):
     """n-D arrays and volumes of a store that `fastdata-prep` made of .npy, .npz or NIfTI, with their masks.
 
     `ds[i]` is (array, target): a tensor with the stored dtype and axes, channels first if there are any, and an int class, a
-    float32 vector, or -1 without labels. In a store with masks it is (array, mask), where the mask is uint8 or uint16 and has no
-    axis of channels. A crop reads only the chunks that it touches. A `Loader` delivers both as [B, ...], with the axes unchanged.
+    float32 vector, or -1 without labels. In a store with masks it is (array, mask); the mask is uint8 or uint16, without an axis
+    of channels. A crop reads only the chunks that it touches. A `Loader` delivers arrays and masks as [B, ...], axes unchanged.
 
     Random crops and flips draw from torch's default generator; under `fastdata.Loader` they depend on (seed, epoch, sample).
 
@@ -47,7 +47,7 @@ class ArrayDataset(SlotDataset):
         class_voxels: with masks, a dict of the number of voxels of each class in all masks of the store, in class order.
 
     Raises:
-        StoreError, FormatError, ValueError: as for MaskDataset.
+        StoreError, FormatError, ValueError: as for fastdata.open.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ArrayDataset(SlotDataset):
         axes = self._all.axes
         if crop is not None:
             if not isinstance(crop, Crop) or not crop.any_axes or crop.resizes:
-                raise TypeError(f"crop is {crop!r}, but must be RandomCrop, CenterCrop or None, without resize")
+                raise TypeError(f"crop is {crop!r}, but must be None, RandomCrop, or CenterCrop without resize")
             crop.sides(axes)
         chances = (float(flips),) * axes if isinstance(flips, int | float) else tuple(map(float, flips))
         if len(chances) != axes or not all(0 <= chance <= 1 for chance in chances):

@@ -46,7 +46,7 @@ def ending_of(name: str) -> str:
 
 
 def stem_of(name: str) -> str:
-    """Return a path without its extension if that is one of arrays; other dots may belong to names in .npz files."""
+    """Return a path without its extension if ENDINGS has it; other dots may belong to names in .npz files."""
     return ENDING.sub("", os.path.normpath(name))
 
 

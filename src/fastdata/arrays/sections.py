@@ -63,7 +63,7 @@ def samples_dtype(of: Any) -> np.dtype[Any]:
 
 
 def check(store: Store) -> None:
-    """Check that shapes fit the records and bytes of each array, since they determine what is allocated and read.
+    """Check that shapes fit the records and bytes of each array, since shapes determine what is allocated and read.
 
     Raises:
         FormatError: they do not fit.

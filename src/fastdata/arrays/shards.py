@@ -66,7 +66,7 @@ def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...
     axes = {"none": ((), shape), "first": (shape[:1], shape[1:]), "last": (shape[-1:], shape[:-1])}
     count, sides = axes[channels]
     if not 1 <= len(sides) <= MAX_AXES:
-        raise CodecError(f"its shape is {shape}, but must have one to {MAX_AXES} axes, without that of --channels", "axes")
+        raise CodecError(f"its shape is {shape}, but must have one to {MAX_AXES} axes besides that of --channels", "axes")
     if not math.prod(shape):
         raise CodecError(f"its shape is {shape}: it is empty", "empty")
     return math.prod(count), sides
@@ -117,7 +117,7 @@ def _records(arrays: list[Array], options: ArrayRecipe) -> Iterator[list[Array]]
 
 
 def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
-    """Store the arrays of a task. A row is the number of the input, its shape, and the number of its chunks."""
+    """Store the arrays of a task. Return a row for each: input number, shape, and number of chunks."""
     rows: list[tuple[int, list[int], int]] = []
     rejects: list[dict[str, Any]] = []
     classes = Counter[int]()

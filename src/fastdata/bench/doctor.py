@@ -96,7 +96,7 @@ class Diagnosis:
 def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None = None, seconds: float = TOTAL_S) -> Diagnosis:
     """Measure the loader with several numbers of workers, the parts of a sample, the step, and loader and step together.
 
-    Samples are drawn at random, in new workers and at the end in this process. A step really trains: it draws random numbers,
+    Samples are drawn at random, in new workers and, at the end, in this process. A step really trains: it draws random numbers,
     updates statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
 
     Args:
@@ -114,7 +114,7 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
     prepare: a function of (batch size, workers) that makes a Loader of prepared images, which takes turns with `loader`.
     """
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"--seconds is {seconds}, but must be positive and finite")
+        raise ValueError(f"seconds is {seconds}, but must be positive and finite")
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"doctor measures a DataLoader, a Loader or another iterable of batches, found a {type(loader).__name__}")
     if step is not None and not callable(step):
@@ -413,7 +413,7 @@ def _call(name: str, option: str) -> Any:
     try:
         function = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{option} is {name!r}, but must be MODULE:FUNCTION, such as train:make: {error}") from error
+        raise ValueError(f"{option} is {name!r}, but must be MODULE:FUNCTION, such as train:make ({error})") from error
     return function()
 
 

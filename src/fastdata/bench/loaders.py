@@ -68,10 +68,10 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     manifest = read_current(Path(path))[1]
     if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
         kind = f"{manifest.kind}{' with masks' if manifest.section('masks') else ''}"
-        raise StoreError(f"only images are measured, with masks only if they have labels, and {path} holds {kind}")
+        raise StoreError(f"{path} holds {kind}, but only images with labels, or without masks, are measured")
     images = StoreImages(path, size)
     if not len(images):
-        raise StoreError(f"{path} has no images to measure with")
+        raise StoreError(f"{path} has no images to measure")
     side = int(np.median(np.minimum(*images.sides(np.arange(len(images))))))
     return Workload(path, size, crop or min(CROP, side), min(batch_size or BATCH, len(images)))
 
@@ -110,7 +110,7 @@ class _Bare(IterableDataset[int]):
 
 
 def decode_limit(task: Workload, processes: int) -> AbstractContextManager[Measure]:
-    """Start processes that make images but return only the count, and yield their Measure."""
+    """Yield the Measure of processes that make images but return only each batch's count."""
     options: Any = {"num_workers": processes, "prefetch_factor": AHEAD, "worker_init_fn": quiet_worker}
     return streamed(partial(DataLoader[Any], _Bare(task), None, **options), int)
 

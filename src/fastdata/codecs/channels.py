@@ -23,7 +23,7 @@ FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 class Header(ABC):
     """The header of an image file. Height and width are as stored, before `orientation` (as in EXIF) is applied.
 
-    deep: if the file may have more bits than the 8 that `pixels` returns. pixel_bytes: the most bytes that decoding a pixel takes.
+    deep: whether the file may exceed the 8 bits that `pixels` returns. pixel_bytes: the most bytes that decoding a pixel takes.
     """
 
     format: str

@@ -165,7 +165,7 @@ class JpegBatch(NamedTuple):
 def jpeg_batches(
     records: Sequence[bytes | memoryview], sizes: Sequence[Shape], windows: Sequence[Window]
 ) -> tuple[list[JpegBatch], list[int]]:
-    """Group JPEG records of which only a part is needed into batches. Also return the indices of those to decode alone.
+    """Group JPEG records of which only a part is needed into batches. Also return the indices of records to decode alone.
 
     records: JPEGs; records with the index of docs/format.md can be batched. sizes: the (height, width) that each should have.
     windows: the part of each that is needed, which may be empty.

@@ -1,4 +1,4 @@
-"""Read JPEG files of any origin: scaled while decoding, CMYK too, and strictly about damage.
+"""Read JPEG files of any origin, CMYK included: scale while decoding, and refuse damaged ones.
 
 libjpeg decodes nearly anything and only warns, so a broken photo would silently become training data. Here every warning is an
 error, except for a few oddities of cameras and web servers that cannot affect the pixels.

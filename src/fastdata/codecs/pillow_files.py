@@ -139,7 +139,7 @@ def extra(module: str, package: str, what: str) -> ModuleType:
 def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
     """Make Pillow strict: it gives no warnings, limits only the size of first frames, and does not fill in missing data.
 
-    The settings are global, so one thread has them at a time. Any exception inside but MemoryError becomes a CodecError.
+    The settings are global, so one thread has them at a time. Any exception inside except MemoryError becomes a CodecError.
     """
     from PIL import Image, ImageFile
 
@@ -207,7 +207,7 @@ class TiffHeader(Header):
     tags: Mapping[int, Any]
 
     def pixels(self, data: bytes) -> Array:
-        tifffile = extra("tifffile", "tifffile", "TIFF of these samples")
+        tifffile = extra("tifffile", "tifffile", "TIFF of this kind")
         with strict("TIFF", reader="tifffile"), tifffile.TiffFile(io.BytesIO(data)) as file:
             page = file.pages[0]
             values: Array = page.asarray(maxworkers=1)

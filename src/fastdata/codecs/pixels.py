@@ -51,9 +51,9 @@ def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
 
 
 def decode_window(data: Data, form: Form, height: int, width: int, window: Window, scratch: Callable[[int], Array]) -> Region:
-    """Decode the least of a record that contains the window. Pixels are as if the whole were decoded at the window's scale.
+    """Decode the least part of a record that contains the window. Pixels are as if the whole were decoded at the window's scale.
 
-    `scratch(size)` returns flat uint8 memory of this size, which the result may use. Raise CodecError if the record is damaged.
+    `scratch(size)` returns flat uint8 memory, which the result may use. Raise CodecError if the record is damaged.
     """
     if form.codec not in JPEGS:
         return Region(decode_record(data, form, height, width))

@@ -212,7 +212,7 @@ class SlotDataset(RowsDataset):
 
     @property
     def remote(self) -> bool:
-        """Whether the last sample lies in a remote store and is not in memory. A Loader then shuffles by lanes."""
+        """Whether the last sample (memory takes the first ones) is still remote. A Loader then shuffles by lanes."""
         return len(self) > 0 and bool(self.uses(np.array([len(self) - 1])))
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:

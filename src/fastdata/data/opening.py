@@ -37,7 +37,7 @@ def open(path: StrPath, **arguments: Any) -> Any:
 
 
 class RAMDataset:
-    """A store of any kind, or a list of image files, in memory that all processes share and that is freed with the last of them.
+    """A store of any kind, or a list of image files, in memory that processes share and that is freed with the last of them.
 
     It yields the same samples, bit for bit, as the dataset that reads this kind from disk (LMDBDataset, MaskDataset, TokenDataset,
     or ArrayDataset), takes that dataset's arguments by name, and has its attributes. The object is a RAMImages,
@@ -49,7 +49,7 @@ class RAMDataset:
         options: arguments of the dataset that reads from disk. `size` may be several stored sizes of images; the first is read
             until `with_size`, or a Loader's `schedule`, chooses another. Columns stay on disk.
         decoded: for images: keep pixels instead of compressed bytes: no decoding, but many times the memory.
-        masks: for images: False reads a store with masks as images with their labels, or -1 if the store has none.
+        masks: for images: False reads a store with masks as images with their labels, or -1 if the store has no labels.
         max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same.
         shared: hold a store once for all processes of this user on this machine, such as the 8 ranks of torchrun: the
             first one reads it, the others wait and attach, and the memory stays until the last of them ends. False, or a list of

@@ -91,7 +91,7 @@ def _with_pil(transform: Any, pixels: Array) -> Any:
     from PIL import Image
 
     if pixels.dtype != np.uint8:
-        raise LoaderError(f"transform takes PIL images, of uint8; these are {pixels.dtype}: use a function of tensors or arrays")
+        raise LoaderError(f"transform takes uint8 PIL images; the samples are {pixels.dtype}: use a function of tensors or arrays")
     return transform(Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
 
 

@@ -26,7 +26,7 @@ class Augment(nn.Module):
     (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded to
     integers again for `GPUNormalize`.
 
-    For a batch with masks, boxes or keypoints, which would stay, a transform that moves pixels is an error. For several views, the
+    A transform that moves pixels is an error for a batch with masks, boxes or keypoints, which would stay. For several views, the
     result is a tuple, and each view has random numbers of its own.
 
     Args:
@@ -50,7 +50,7 @@ class Augment(nn.Module):
         for module in modules:
             name, kinds = type(module).__name__, {kind.__name__ for kind in type(module).__mro__}
             if any(kind.startswith(ACROSS) for kind in kinds):
-                raise ValueError(f"{name} changes samples together, which would depend on their batch: apply it after Augment")
+                raise ValueError(f"{name} changes samples together, so results would depend on batches: apply it after Augment")
             if "AugmentationBase2D" in kinds and "IntensityAugmentationBase2D" not in kinds:
                 self._moving = name
 
@@ -70,7 +70,7 @@ class Augment(nn.Module):
             boxes = (part.values.dim() > 1 for part in targets if isinstance(part, Ragged))  # or keypoints
             if self._moving and any((*masks, *boxes)):
                 text = f"{self._moving} moves pixels, but masks, boxes and keypoints would stay"
-                raise TypeError(f"{text}: move both together by kornia's AugmentationSequential, in a batch_transform=")
+                raise TypeError(f"{text}: move all together by kornia's AugmentationSequential, in a batch_transform=")
         if ids is None or epoch is None:
             raise TypeError("Augment takes a batch of a Loader, or images with ids= and epoch=: random numbers depend on these")
         if isinstance(images, tuple):
@@ -115,7 +115,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         options = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
         name = func._schema.name.removeprefix("aten::")
         if name not in DRAWN:
-            raise TypeError(f"the transform uses torch's {name}, but Augment knows only {', '.join(DRAWN)}: leave that module out")
+            raise TypeError(f"a transform uses torch's {name}, but Augment knows only {', '.join(DRAWN)}: omit modules with {name}")
         if name == "randperm":  # one row, because it belongs to no sample
             order = self._uniform(torch.empty(1, *args, device=options.get("device"))).argsort()[0]
             return order.to(options.get("dtype") or torch.int64)
@@ -127,8 +127,8 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return float32 numbers with the shape and device of `out`, uniform in [0, 1) with 24 bits."""
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
-            found = f"{list(out.shape)} for {count} samples"
-            raise TypeError(f"the transform draws a tensor {found}, but Augment needs one row per sample, or one in all: omit it")
+            found = f"{list(out.shape)} for {count} samples, but Augment needs one row per sample, or one row"
+            raise TypeError(f"the transform draws a tensor {found}: omit that transform")
         rows = self._keys if length == count else self._common
         self._draws += 1
         rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)

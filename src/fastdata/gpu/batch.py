@@ -61,7 +61,7 @@ class Ragged:
         """Return one tensor [n, length, ...], with `fill` after the end of each list.
 
         Args:
-            length: cut longer lists to their first items. Default: that of the longest, for which the host waits for the device.
+            length: cut longer lists to their first items. Default: the longest length, for which the host waits for the device.
             fill: the value of the padding.
         """
         lengths = self.lengths
@@ -72,7 +72,7 @@ class Ragged:
         return torch.cat([self.values, padding])[index]
 
     def to(self, *args: Any, **kwargs: Any) -> Ragged:
-        """Move or convert the values as `Tensor.to` does with these arguments; offsets stay int64, and move with them."""
+        """Move or convert the values as `Tensor.to` does with these arguments; offsets move too, but stay int64."""
         values = self.values.to(*args, **kwargs)
         return Ragged(values, self.offsets.to(values.device, non_blocking=bool(kwargs.get("non_blocking"))))
 

@@ -22,7 +22,7 @@ def drop_dead_bias(model: nn.Module) -> list[str]:
 
     A bias is removed only if torch.fx can trace the model, and finds that, in training and in evaluation, `forward` calls the
     convolution once, and gives its output only to a BatchNorm that is called once. It is kept if a module has hooks, the BatchNorm
-    is frozen, or one of the two is parametrized or shares tensors. What `forward` branches on must stay; inputs need a batch axis.
+    is frozen, or one of the two is parametrized or shares tensors. Branches of `forward` must not change; inputs need a batch axis.
     """
     modules: dict[str, Any] = dict(model.named_modules())
     for conv, norm in (pairs := dead_biases(model)):

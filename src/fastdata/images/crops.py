@@ -23,8 +23,8 @@ TRIES = 10  # as torchvision, before the fallback to the centre
 class Crop:
     """The box of an image that becomes a sample. Derive your own from it.
 
-    Your own crop defines `boxes`, which returns the box of each image of a batch, and `draws`, the count of random numbers that it
-    needs. The other attributes have defaults that fit every crop; override them to allow faster paths.
+    Your own crop defines `boxes`, which returns the box of each image of a batch, and `draws`, the count of random numbers that a
+    sample needs. The other attributes have defaults that fit every crop; override them for faster paths.
 
     Args:
         size: (height, width) of the output, or one number for both.
@@ -80,7 +80,7 @@ class Crop:
         """Return the side of the output along each of `axes` axes."""
         sides = (self.size,) * axes if isinstance(self.size, int) else self.size
         if len(sides) != axes:
-            raise ValueError(f"{type(self).__name__}: size is {self.size}, but must be one number, or {axes}, one for each axis")
+            raise ValueError(f"{type(self).__name__}: size is {self.size}, but must be one number, or one per axis ({axes})")
         return sides
 
     def starts(self, u: Array, shapes: Array) -> Array:
@@ -176,7 +176,7 @@ def MultiCrop(
     local_scale: tuple[float, float] = (0.05, 0.4),
     **options: Any,
 ) -> tuple[RandomResizedCrop, ...]:
-    """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones. Give it to a dataset as `crop`.
+    """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones, for a dataset's `crop`.
 
     The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), except that `interpolation`
     is "bicubic" there. `scale` is for global, `local_scale` for local views; all take RandomResizedCrop's other `options`.

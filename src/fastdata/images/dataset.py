@@ -149,14 +149,14 @@ class ImageDataset(SlotDataset):
     """Images with labels or masks as targets.
 
     `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple if `crop` is a sequence
-    of crops. The target is an int class, a float32 vector, -1 without labels, the mask, uint8 or uint16 [H, W], or columns.
+    of crops. The target is an int class, a float32 vector, -1 without labels, a mask (uint8 or uint16 [H, W]), or `fields`.
 
-    Random crops and flips draw from torch's default generator, as torchvision's do, but under `fastdata.Loader` from (seed, epoch,
-    sample). With several images a sample, `ds[i]` is ({"left": image, "right": image}, target), with the same box and flips.
+    Random crops and flips draw from torch's default generator, as torchvision's do; under `fastdata.Loader` they depend on (seed,
+    epoch, sample). With several images a sample, `ds[i]` is ({"left": image, "right": image}, target): images share box and flips.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
-        class_pixels: with masks, a dict of pixel counts by class, in class order, over the files of all masks of the store.
+        class_pixels: with masks, a dict of pixel counts by class, in class order, over all mask files of the store.
         ignore_index: with masks, the class of pixels outside the image; else None.
         targets: labels, numpy int64 [n] or float32 [n, columns], in the order of this dataset, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
@@ -367,7 +367,7 @@ class ImageDataset(SlotDataset):
         known = {name: values.column for name, values in self._images.columns.items() if values.column.tokens is not None}
         chosen = [*known] if column is None else [name for name in known if name == column]
         if len(chosen) != 1:
-            raise StoreError(f"{self._images.location} has these columns of tokens: {', '.join(known) or 'none'}; name one of them")
+            raise StoreError(f"decode takes a column of tokens by name; {self._images.location} has {', '.join(known) or 'none'}")
         return decode_tokens(next(iter(self._images.stores)), known[chosen[0]], np.asarray(tokens).reshape(-1).tolist())
 
     def __add__(self, other: Any) -> Any:
@@ -450,8 +450,8 @@ class LMDBDataset(ImageDataset):
             returns an array [H, W, C], or a tensor [C, H, W] on the CPU. If its parameter is annotated with torch.Tensor or
             PIL.Image.Image, it gets a tensor [C, H, W] or a PIL image. An nn.Module gets a tensor; transforms of torchvision,
             kornia, albumentations and timm are called in their own way. Under the Loader, random, numpy.random, torch and
-            generators in its attributes, closure and globals are seeded by (seed, epoch, sample).
-        fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. "label" may
+            generators in the transform's attributes, closure and globals are seeded by (seed, epoch, sample).
+        fields: columns to emit as targets, in place of labels: one name gives its value, several give a dict. "label" may
             be among them. Numbers are batched to tensors [B, ...], lists to a `Ragged`, text, bytes and JSON to Python lists. Boxes
             (x1, y1, x2, y2) and keypoints (x, y, visibility) are in pixels of the emitted image: they follow its resize, crop and
             flips. Boxes are clipped to it; keypoints outside of it become (0, 0, 0), and "left_..." and "right_..." change places

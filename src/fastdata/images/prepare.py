@@ -105,7 +105,7 @@ class ImageRecipe:
         return [("", self), *masks, *further]
 
     def variants(self) -> list[tuple[str, int | None, Form]]:
-        """Return (name, size, form) of each variant: all parts in every size. "full" is for images that keep their size."""
+        """Return (name, size, form) of each variant: `parts` in every size. "full" is for images that keep their size."""
         return [(f"{prefix}{size or 'full'}", size, recipe.form) for prefix, recipe in self.parts() for size in self.sizes]
 
 

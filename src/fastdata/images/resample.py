@@ -114,7 +114,7 @@ def _along_columns(pixels: Array, scale: float, out: Array, kernel: Any) -> None
 
 
 def _resize_wide(pixels: Array, scales: tuple[float, float], out: Array, kernel: Any) -> None:
-    """Resize uint16 as float32, which holds it exactly. torch's float kernels do not average columns of one pixel's width."""
+    """Resize uint16 as float32, which holds it exactly. torch's float kernels fail if the result is one pixel wide."""
     order = (0, 1, 3, 2) if out.shape[1] == 1 else (0, 1, 2, 3)
     into = _planes(out)
     wide = torch.empty(into.permute(order).shape, dtype=torch.float32, device="cpu")

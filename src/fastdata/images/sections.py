@@ -89,7 +89,7 @@ def join_masks(found: Sequence[Masks | None]) -> Masks | None:
     names = {masks.names for masks in sections}
     if len(names) > 1 or len(sections) < len(found):
         listed = " and ".join(", ".join(one) or "no names" for one in sorted(names))
-        raise ValueError(f"not all have masks of the same classes (found: {listed}): prepare all with masks and one --palette")
+        raise ValueError(f"stores differ in masks or their classes (found: {listed}): prepare all with --masks and one --palette")
     pixels = sum((Counter(masks.pixels) for masks in sections), Counter[str]())
     return Masks(names.pop(), {name: pixels[name] for name in sorted(pixels, key=int)})
 

@@ -177,4 +177,4 @@ def _notes(plan: Plan, counts: Counter[str], classes: Counter[int]) -> Iterator[
         shares = [f"{names.get(k, k)} {classes[k] / total:.1%}" for k in sorted(classes)]
         yield f"classes of the masks, by their pixels: {listed(shares)}"
         if plan.options.mask.binary:
-            yield "masks have two classes: where a file has 0 and 255 (or 65535), the latter is class 1"
+            yield "masks have two classes: where a file has 0 and 255 (or 65535), the larger is class 1"

@@ -27,7 +27,7 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
     for option in options:
         match = TOKENIZE.fullmatch(option)
         if match is None:
-            raise PrepError(f"--tokenize {option}: give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH, such as caption=gpt2:77")
+            raise PrepError(f"--tokenize {option}: give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH, such as caption=tokenizer.json:77")
         name, tokenizer, length = match["name"], match["tokenizer"], int(match["length"]) if match["length"] else None
         column = found.get(name)
         if column is None or column.type not in ("text", "json"):
@@ -35,7 +35,7 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
             raise PrepError(f"--tokenize {option}: there is no column {name} of text (columns: {known}); --fields stores columns")
         many = column.type == "json"  # several texts for each image
         if many and length is None:
-            raise PrepError(f"--tokenize {option}: {column} becomes rows of one length: give {name}={tokenizer}:LENGTH")
+            raise PrepError(f"--tokenize {option}: rows of {column} need a length: give {name}={tokenizer}:LENGTH")
         spec, data = find_tokenizer(tokenizer, "--tokenize")
         engine = load(spec, data)
         if length is not None and length <= (added := len(engine.encode_row("", None)[0])):

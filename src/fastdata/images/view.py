@@ -362,7 +362,7 @@ def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Tim
 
 
 class _Scratch:
-    """Flat memory that grows. With new arrays for each image, page faults would cost more than another core gains."""
+    """Flat memory that grows. New arrays for each image would cost more in page faults than another core gains."""
 
     memory: Array = np.empty(0, np.uint8)
 

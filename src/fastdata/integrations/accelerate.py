@@ -53,7 +53,7 @@ class AcceleratedLoader:
 
     @property
     def remainder(self) -> int:
-        """How many of the rows that ranks gather at the end of an epoch are real (these come first); 0 with a sampler: all are."""
+        """How many of the rows that ranks gather at an epoch's end are real (they come first); 0 with a sampler, as all are."""
         sampled = self.state_dict()["sampler"]
         return 0 if sampled else (self.loader.epoch_stop - 1) % self.loader.global_batch_size + 1
 

@@ -58,18 +58,18 @@ class Loader(Fixed):
         dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset. torch's Subset and ConcatDataset of fastdata's
             datasets are turned into fastdata's own, which are faster.
         batch_size: samples per batch and rank, as in torch.
-        global_batch_size: samples per batch over all ranks, to resume on another number of ranks. If that number does not divide
-            it, some ranks repeat a sample in each batch, and `batch.valid` says so.
+        global_batch_size: samples per batch over all ranks, to resume on another number of ranks. If the ranks do not divide it,
+            some repeat a sample in each batch, and `batch.valid` says so.
         shuffle: draw a new order each epoch.
         order: "full" shuffles all samples together. "interleaved" uses few shards of the store at a time (docs/loader.md), for
             stores on slow disks and behind a cache. Default: "interleaved" for a store behind a cache, else "full".
-        sampler: yields this rank's indices, as any torch Sampler does. If its `set_epoch` sets its `epoch`, the Loader calls that
-            for each epoch, or follows a program that does; other samplers are left to the program. The Loader seeds the default
-            generators by (seed, epoch), but none that the sampler has. Indices are drawn when a pass begins.
+        sampler: yields this rank's indices, as any torch Sampler does. If its `set_epoch` sets its `epoch`, the Loader calls
+            `set_epoch` for each epoch, or follows a program that does; other samplers are left to the program. The Loader seeds
+            the default generators by (seed, epoch), but not the sampler's own. Indices are drawn when a pass begins.
         batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; otherwise like `sampler`.
         collate_fn: makes a batch of a list of items, for datasets other than fastdata's. Default: torch's default_collate.
         batch_transform: a callable, or a list of callables, applied to each batch on its device, in the consumer's stream, where
-            it may use torch's generators. GPUNormalize and Augment get the images, NextToken the tokens, others the batch.
+            it may use torch's generators. GPUNormalize and Augment get the images, NextToken the tokens, all others the batch.
         num_workers: processes that make batches; 0: this process. Default: one for each core of this machine, divided among its
             ranks. Batches of tokens and tables are always made in this process.
         device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes, for use on the current stream.
@@ -126,7 +126,7 @@ class Loader(Fixed):
                 raise TypeError(f"a Loader takes no argument {name!r}")
             default, advice = OF_TORCH[name]
             if value != default:
-                raise ValueError(f"{name} is {value!r:.60}, but a Loader takes torch's default only, {default!r}: {advice}")
+                raise ValueError(f"{name} is {value!r:.60}, but a Loader takes only torch's default, {default!r}: {advice}")
         if backend not in ("torch", "dali"):
             raise ValueError(f'backend is {backend!r}, but must be "torch" or "dali"')
         self._original = dataset
@@ -187,7 +187,7 @@ class Loader(Fixed):
 
     @property
     def global_batch_size(self) -> int:
-        """Samples of a batch over all ranks; with a sampler, on this rank; 1 with a batch sampler, since it counts batches."""
+        """Samples of a batch over all ranks; with a sampler, on this rank; 1 with a batch sampler, since batches are counted."""
         return self._requests().counts.global_batch_size
 
     @property
@@ -298,7 +298,7 @@ class Loader(Fixed):
         before, now = self._settings, (settings(self.dataset), settings(self._original))
         if self.dataset is not self._original and now[1] != before[1]:
             raise LoaderError(
-                f"a transform or view was set inside a {type(self._original).__name__} that the Loader had unwrapped: "
+                f"transform or views was set inside a {type(self._original).__name__} that the Loader had unwrapped: "
                 "set it on loader.dataset, or make the Loader afterwards"
             )
         self._settings = now

@@ -1,9 +1,9 @@
 """The order of an epoch, and each rank's part of it. Any position of any epoch is computed directly.
 
-A shuffled epoch is a pseudorandom permutation of 0 .. n-1 that is computed, never stored: a Feistel network over the
+A shuffled epoch is a pseudorandom permutation of 0 .. n-1, computed and never stored: a Feistel network over the
 next power of two, applied again to results outside the range (cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite
-Domains", 2002). So a resume in the middle of ten million samples costs as much as one batch. `tests/reference.py` defines both
-orders exactly, in plain Python.
+Domains", 2002). So a resume in the middle of ten million samples costs as much as one batch. `tests/reference.py` defines
+this order, and lanes, in plain Python.
 """
 
 from __future__ import annotations

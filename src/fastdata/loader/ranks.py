@@ -20,7 +20,7 @@ WAITS = (
     "waits for the other ranks at the first pass of a Loader: iterate over it on every rank, or give split=False to a Loader that "
     "some ranks use by themselves"
 )
-SAME_SAMPLES = "gives each of the {} ranks the same samples: use a DistributedSampler, or no sampler: the Loader then splits them"
+SAME_SAMPLES = "gives each of the {} ranks the same samples: use a DistributedSampler, or no sampler, as the Loader splits samples"
 
 
 @dataclass
@@ -90,12 +90,12 @@ class Ranks:
             values = [each.get(name) for each in states]
             if len(set(values)) > 1:
                 raise LoaderError(
-                    f"{name} is {', '.join(map(str, values))} on the ranks of torch.distributed, but must be the same on all: "
+                    f"{name} is {', '.join(map(str, values))} on the ranks of torch.distributed, but must be equal: "
                     "give their Loaders the same arguments, or split=False for a Loader that some ranks use by themselves "
-                    "(dataset is a checksum of its stores, subset, classes and targets)"
+                    "(dataset is shown as a checksum of its stores, subset, classes and targets)"
                 )
         if drawn is not None and drawn[0] > 1 and all(each["drawn"] == drawn for each in states):
-            raise LoaderError(f"the sampler {SAME_SAMPLES.format(len(states))}. split=False lets each rank read all of them")
+            raise LoaderError(f"the sampler {SAME_SAMPLES.format(len(states))}. split=False lets each rank read all samples")
 
 
 def _number(name: str) -> int | None:

@@ -63,7 +63,7 @@ class UserSampler:
         return None if seen == epochs.times else epochs.set
 
     def begin_pass(self, epoch: int) -> None:
-        """Draw anew in this pass. Set the sampler's `epoch` to the next one, which the program may change."""
+        """Let this pass draw anew. Set the sampler's `epoch` to the next; the program may then change it."""
         self._drawn_epoch = None
         self._next_epoch = epoch + 1
         self._set_epoch(epoch + 1)
@@ -144,8 +144,8 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         raise LoaderError(
-            "a Loader cannot be rebuilt from its sampler, as a DataLoader can: it would lose its crops and position. Resume it "
-            "with load_state_dict; for accelerate's skip_first_batches make it a fastdata.integrations.accelerate.AcceleratedLoader"
+            "unlike a DataLoader, a Loader cannot be rebuilt from its sampler: it would lose its crops and position. Resume with "
+            "load_state_dict; for accelerate's skip_first_batches, use fastdata.integrations.accelerate.AcceleratedLoader(loader)"
         )
 
 

@@ -160,24 +160,24 @@ class Sampling:
         for name in ("seed", "shuffle", "order", "num_samples", "sampler", "lanes", "shards"):
             if state.get(name) != own.get(name):
                 raise ValueError(
-                    f"the state was taken with {name} {state.get(name)}, this loader has {own.get(name)}: make them equal "
-                    "(shards is a checksum of the sizes of the shards)"
+                    f"the state was taken with {name} {state.get(name)}, and this loader has {own.get(name)}: make them equal "
+                    "(shards is a checksum of the shards' sizes)"
                 )
         whole("epoch", state["epoch"], 0, LAST_EPOCH)
         whole("consumed", state["consumed"], 0, own["num_samples"])
         if state["ranks"] != own["ranks"] and state["sampler"] and state["consumed"]:
             raise ValueError(
-                f"the state was taken in the middle of an epoch with {state['ranks']} ranks, this loader has {own['ranks']}: a "
-                "sampler gives each rank a list of its own, so continue with the same number of ranks"
+                f"the state was taken in the middle of an epoch with {state['ranks']} ranks, but this loader has {own['ranks']}: "
+                "a sampler gives each rank its own list, so continue with the same number of ranks"
             )
         if state["global_batch_size"] != own["global_batch_size"] and not state["sampler"]:
             warn_user(
-                f"the state was taken with {state['global_batch_size']} samples in a batch over all ranks, this loader has "
-                f"{own['global_batch_size']}: give global_batch_size={state['global_batch_size']} to continue with the same batches"
+                f"the state was taken with {state['global_batch_size']} samples in a batch over all ranks, but this loader "
+                f"has {own['global_batch_size']}: give global_batch_size={state['global_batch_size']} to keep the same batches"
             )
         samplers = [one for one in (self.any_sampler, getattr(self.any_sampler, "sampler", None)) if not hasattr(one, "set_epoch")]
         owned = [value for one in samplers for value in getattr(one, "__dict__", {}).values() if isinstance(value, GENERATORS)]
         if owned and (state["epoch"] or state["consumed"]):
             raise ValueError(
-                "the sampler has a generator of its own, whose state was not saved: leave that out; the Loader seeds torch's own"
+                "the sampler has a generator of its own, whose state was not saved: omit the generator; the Loader seeds torch's"
             )

@@ -47,6 +47,6 @@ def _warn_of_classes(parts: Sequence[Any]) -> None:
                 if known.setdefault((what, k), name) != name:
                     warn_user(
                         f"{what} {k} is {known[what, k]} in one dataset of this ConcatDataset, and {name} in another: prepare the "
-                        "second with --classes of the first (a TableDataset takes classes=), so that both number them alike"
+                        "second with --classes of the first (a TableDataset takes classes=), so that both number classes alike"
                     )
                     return

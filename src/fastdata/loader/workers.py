@@ -28,8 +28,8 @@ from fastdata.system.torch_private import arrived, default_device, end_workers, 
 
 PRELOAD = ["__main__", "fastdata.loader.preload"]
 WHY_DIED = (
-    "if memory ran out, use fewer workers; where the start method is spawn or forkserver, a script needs "
-    '`if __name__ == "__main__":` around what starts its loaders'
+    "if memory ran out, use fewer workers; with start method spawn or forkserver, a script needs "
+    '`if __name__ == "__main__":` around the code that starts loaders'
 )
 
 

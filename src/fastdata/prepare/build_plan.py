@@ -65,7 +65,7 @@ def resolve_out(out: Any) -> Any:
     if scheme(out) == "file":
         return local_path(out)
     if scheme(out) in ("http", "https"):
-        raise ValueError(f"OUT {out} can only be read: give a URL such as s3://bucket/photos.fds, or one of gs:// or az://")
+        raise ValueError(f"OUT {out} can only be read: give a URL such as s3://bucket/photos.fds, or a gs:// or az:// URL")
     return out.rstrip("/")
 
 
@@ -147,7 +147,7 @@ def plan_stores(plan: Callable[..., PrepareRun], source: Any, out: Any, options:
             except UnknownClassError as error:
                 if not classes:
                     raise
-                raise PrepError(f"{error} (from {next(iter(works))}): give --classes with the classes of all splits") from None
+                raise PrepError(f"{error} ({next(iter(works))}'s classes): give --classes with those of all splits") from None
             labels = works[name].plan.labels
             if len(works) == 1 and labels.kind == "class" and chosen.get("classes") is None:
                 classes = {"classes": labels.names}

@@ -41,7 +41,7 @@ class Summary:
         originals: for codec "original", how many images of each size kept their bytes; the others were encoded.
         notes: what the labels are, where they come from, and what is not stored or differs from the request.
         first_reject: the first rejected input and its reason, or "".
-        splits: for a source with splits, the summary of each split by its name; this one is that of the first.
+        splits: for a source with splits, the summary of each split by name; this summary is the first split's.
     """
 
     out: Path | str
@@ -117,8 +117,8 @@ class PlanSummary:
         """Yield what the command prints."""
         yield from self.notes
         inputs, shards = number_of(self.inputs, "input"), number_of(self.shards, "shard")
-        then = f"planned {inputs} in {shards}; now fastdata-prep run {self.out} --task I --of N for each I, then finish"
-        yield f"{self.out}{' is finished already' if self.finished else f': {then}'}"
+        then = f"planned {inputs} in {shards}; next: fastdata-prep run {self.out} --task I --of N for each I"
+        yield f"{self.out}{' is finished already' if self.finished else f': {then}, then fastdata-prep finish {self.out}'}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:
@@ -173,7 +173,7 @@ def summarize(
 def finished_shards(work: PrepareRun, shards: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Return how many inputs were kept and rejected in each finished shard of this plan whose files have the recorded sizes.
 
-    A table is published after its files were flushed, so it can be trusted after a power failure too.
+    A shard's table is published after its files were flushed, so it can be trusted even after a power failure.
     """
     found = {}
     for shard in shards:
@@ -206,7 +206,7 @@ def finish(work: PrepareRun) -> tuple[str, ...]:
     if missing := sorted(set(range(plan.num_shards)) - set(finished)):
         raise PrepError(
             f"{work.store} lacks {len(missing)} of {plan.num_shards} shards, such as {missing[0]}: run the lost tasks again, or "
-            f"make all that is missing here with fastdata-prep run {work.store}"
+            f"make all missing shards here with fastdata-prep run {work.store}"
         )
     shards: Any = _ShardTables(out, plan.num_shards)
     rejects, sums, indices = list[dict[str, Any]](), dict[str, list[FileSum]](), dict[str, list[bytes]]()

@@ -29,14 +29,14 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     """Make one store of several, whose samples follow each other, and return its path.
 
     The stores must have been prepared with the same options and classes; some may have further classes, which come last. Shards are
-    linked where the file system can, so that they take no space twice, and copied otherwise.
+    hard-linked where the file system can, and copied otherwise.
 
     Args:
         stores: two or more stores of one kind.
         out: the store to make.
 
     Raises:
-        PrepError: the stores do not fit together, or `out` exists.
+        PrepError: the stores do not fit together, or `out` holds a store or other files.
         StoreError: a store cannot be read.
     """
     opened = [Store(path, kind=None) for path in stores]

@@ -202,8 +202,7 @@ def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
     if lines := [f"  {name} {planned[name]}, here {here.get(name)}" for name in planned if planned[name] != here.get(name)]:
         raise PrepError(
             "\n".join([f"{host} would make other bytes than the machine that planned {work.store}:", *lines])
-            + "\nRun on a machine with the libraries and processor of the one that planned, or plan again, to another OUT or with "
-            "--overwrite."
+            + "\nRun on a machine with the same libraries and processor, or plan again, to another OUT or with --overwrite."
         )
     for root in map(to_path, plan.roots if inputs else ()):
         if isinstance(root, Path) and not (root.is_dir() and (root.samefile(".") or any(root.iterdir()))):

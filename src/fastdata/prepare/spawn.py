@@ -48,7 +48,7 @@ class Worker:
         self.send(task)
 
     def stuck_s(self, passed_s: float) -> float:
-        """Return the seconds since the worker began its current input. passed_s: since the last call."""
+        """Return the worker's seconds at its current input. passed_s: the seconds since the last call."""
         position = self.status[POSITION]
         if self.task is None or position < 0 or position != self._position:
             self._position, self._stuck_s = position, -passed_s

@@ -207,7 +207,7 @@ def prep_run(
         StoreError: shards cannot be written. Finished ones are kept.
         ValueError: an argument is wrong.
     """
-    check_positive(workers=workers, timeout=timeout)
+    check_positive(of=of, workers=workers, timeout=timeout)
     if (task is None) != (of is None):
         raise ValueError("give both --task and --of: the number of this task, from 0, and the number of tasks")
     number, count = task or 0, of or 1

@@ -1,7 +1,7 @@
 """URLs of object storage, and the objects there, through obstore, behind one small interface.
 
-A process that has used obstore may fork, but its children would hang if they used it: so they get an error. Workers of datasets and
-loaders leave it to the downloader.
+A process that has used obstore may fork, but its children would hang if they used it: they get an error. Workers of datasets and
+loaders leave object storage to the downloader.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Bucket:
         _users.add(os.getpid())
         if len(_users) > 1:
             raise RemoteError(
-                "this process was forked from one that has used object storage, whose client does not survive a fork: start this "
+                "this process was forked from one that has used object storage, whose client does not survive a fork: start it "
                 "with multiprocessing's method spawn or forkserver"
             )
         endpoints = [url, str(storage.get("endpoint", "")), *(os.environ.get(name, "") for name in ENDPOINTS)]
@@ -199,7 +199,7 @@ class Bucket:
             list(pool.map(copy, range(0, size, RANGE)))
 
     def fetch(self, path: str, size: int, xxh3_128: str, descriptor: int) -> None:
-        """Write an object to the beginning of an empty file, again until it has this checksum ("" for none)."""
+        """Write an object to the beginning of an empty file, repeatedly until it has this checksum ("" for none)."""
         if not xxh3_128:
             os.pwrite(descriptor, self.read(path, twice=True), 0)
             return

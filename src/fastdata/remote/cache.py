@@ -1,22 +1,22 @@
-"""The folder of a cache, which is all that readers share with the process that downloads for them; and its room.
+"""The folder of a cache, all that readers share with the process that downloads for them; and making room in it.
 
     CACHEDIR.TAG                                   marks the folder: nothing is deleted in one without it
     lock                                           locked by whoever makes room for a shard
     evictions                                      8 bytes, mapped by all: how often shards were evicted
     FINGERPRINT/SUM/manifest.json ...              all of a store but its shards
     FINGERPRINT/VARIANT/shard-00007.XXH3.mdb       a shard
-    NAME.tmp                                       a file on its way, locked by its downloader; verified, it is NAME
+    NAME.tmp                                       a file on its way, locked by its downloader; renamed to NAME once verified
     readers/ID/downloader                          locked by the downloader for life
     readers/ID/log                                 what the downloader printed
     readers/ID/NAME.reader                         a store that a process reads, and its cache_size; locked by that process
-    readers/ID/NAME.K.request                      the RemoteFiles that it waits for, as long as it waits
+    readers/ID/NAME.K.request                      the RemoteFiles that the process waits for, while it waits
     readers/ID/NAME.K.error                        why one of them does not come
     readers/ID/NAME.K.schedule, NAME.K.clock       which shards a Loader will read, and how far it is (reader.py)
 
-ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
-the downloader if that is free, and starts one that inherits it; so there are never two. One ends when no NAME.reader is locked.
-All locks work between containers that share only the folder, and the kernel frees them, so every kill ends well: the downloader
-removes the files of a reader that was killed, and the next downloader the .tmp files that nobody locks; it finds all requests.
+ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the
+downloader's lock if it is free, and starts a downloader that inherits it; so there are never two. It ends when no NAME.reader is
+locked. All locks work between containers that share only the folder, and the kernel frees them, so kills do no harm: a downloader
+removes the files of killed readers; the next downloader removes .tmp files that nobody locks, and finds all requests.
 
 Whoever evicts a shard removes its name. Readers that map it read on; when they see the count of evictions change, they unmap what
 has no name any more.
@@ -148,7 +148,7 @@ class ShardCache:
             os.close(descriptor)
 
     def sweep(self) -> None:
-        """Remove the files that downloaders have not finished."""
+        """Remove unfinished files that no downloader locks."""
         with self._locked():
             for path in self.folder.glob("[0-9a-f]*/**/*.tmp"):
                 with suppress(OSError), path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""The process that downloads for all readers of a cache on this machine. It alone uses object storage. `cache.py` says how.
+"""The process that downloads for readers of a cache on this machine, which leave object storage to it. `cache.py` says how.
 
-One thread watches the files of readers, makes room, and hands over to others what readers wait for, and then what schedules say is
-used next. The process begins with the first reader, and ends with the last.
+One thread watches the files of readers, makes room, and hands to other threads what readers wait for, and then what schedules say
+is used next. The process begins with the first reader, and ends with the last.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Session:
     def ask(self, *files: RemoteFile) -> None:
         """Wait until these files are in the cache. The downloader is started if there is none, and again if it was killed.
 
-        Raise a RemoteError if the downloader fails or cannot be started, or if open files or memory run out.
+        Raise a RemoteError if the downloader fails or cannot be started, or if file descriptors or memory run out.
         """
         stem = self.stem()
         try:
@@ -291,7 +291,7 @@ class CachedShards:
         )
 
     def open(self, shard: int) -> memoryview:
-        """Map a shard, and lock its file shared. A damaged one is removed, and fetched again."""
+        """Map a shard and hold a shared lock. A damaged shard is removed, and fetched again."""
         raise_file_limit()
         file = self.store.shards[self._variant][shard]
         path = self.store.cache / file.path
@@ -363,7 +363,7 @@ class ScheduleWriter:
         self._scheduled = self._drawn = self._at_once = 0
 
     def extend(self, epoch: int, at_once: int) -> None:
-        """Write more of the schedule, or the beginning of a new one: a million samples, or what is left of this epoch and the next.
+        """Write or begin the schedule: some 65,000 samples more, at most a million ahead, and not beyond the next epoch's end.
 
         at_once: how many samples all workers read at a time. A StoreError says that the cache is too small for them.
         """
@@ -435,11 +435,11 @@ class _ScheduleFile:
 def locate(
     path: StrPath, cache: StrPath | None = None, cache_size: int | str | None = None, storage: Storage | None = None
 ) -> StrPath:
-    """Return the location of a store: the given path, or that of a file:// URL; else a RemoteStore.
+    """Return the location of a store: the given path, that of a file:// URL without cache, or a RemoteStore.
 
     Args:
-        cache: the folder for shards. Default: the environment's FASTDATA_CACHE.
-        cache_size: the most bytes of shards in it, such as "200GB". Default: FASTDATA_CACHE_SIZE, or what the disk has.
+        cache: the folder for shards. Default: $FASTDATA_CACHE.
+        cache_size: the most bytes of shards in it, such as "200GB". Default: $FASTDATA_CACHE_SIZE, or what the disk has.
         storage: options of the client: endpoint, region, anonymous and others.
     """
     if not is_url(path):

@@ -1,4 +1,4 @@
-"""Lists of inputs and their labels, from folders, tables of paths, and archives; each kind has a module.
+"""Lists of inputs and their labels. Each kind of source (folder, table of paths, archive) has a module.
 
-A module lists its inputs once, in stored order, with the place of each one's bytes. Workers read from there, and never list again.
+A module lists the inputs once, with the place of each input's bytes. Workers read the bytes there, and list nothing.
 """

@@ -59,7 +59,7 @@ class _CocoFile(Struct):
 
     def __post_init__(self) -> None:
         if not all(isinstance(one, dict) and isinstance(one.get("image_id"), int) for one in self.annotations):
-            raise ValueError("an annotation lacks an image_id that is a whole number")
+            raise ValueError("an annotation has no whole number as its image_id")
         self.categories.sort(key=lambda one: one.id)
         for what, found in (
             ("image id", [image.id for image in self.images]),
@@ -73,7 +73,7 @@ class _CocoFile(Struct):
 
 
 def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
-    """Return the images that a COCO file lists, with its annotations as fields. `file_name` is relative to the inputs' root.
+    """Return the images, with the annotations of a COCO file as fields. `file_name` is relative to the inputs' root.
 
     Images of SOURCE that the file does not list, and listed images that are missing, stay in the list, with a problem. Where a
     table names the inputs, images that the table does not name are left out.
@@ -188,7 +188,7 @@ class _Dataset(Struct):
         if points < 0 or dims not in (2, 3):
             raise ValueError(f"kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
         if names and (len(names) != points or (self.flip_idx and mirror_order(names) != self.flip_idx)):
-            raise ValueError(f"kpt_names and flip_idx must have {points} entries, and flip_idx must swap left_NAME and right_NAME")
+            raise ValueError(f"kpt_names and flip_idx must each have {points} entries; flip_idx must swap left_NAME and right_NAME")
 
     @property
     def classes(self) -> list[str]:
@@ -206,7 +206,7 @@ class _Dataset(Struct):
 def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     """Return the images with the annotations of YOLO's files as fields. Values are fractions, which a worker turns into pixels."""
     if not folder.is_dir():
-        raise PrepError(f"--yolo {folder} must be a folder with a .txt file of the same name for each image")
+        raise PrepError(f"--yolo {folder} is no folder: give a folder with the .txt files, named like their images")
     walk = Walk(folder)
     names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
     index = FileIndex(Source(name, -1, -1) for name in names if name.rpartition("/")[2] not in CLASS_FILES)
@@ -246,7 +246,7 @@ def _yolo_notes(dataset: _Dataset, counts: Counter[str]) -> Iterator[str]:
         yield "categories have no names: put a data.yaml or classes.txt into the folder of --yolo"
     for what in ("without a", "with an empty"):
         if count := counts[what]:
-            yield f"{number_of(count, 'image')} {what} .txt file, which show{'s' * (count == 1)} no object"
+            yield f"{number_of(count, 'image')} {what} .txt file: stored without objects"
     if count := counts["polygons"]:
         yield f"{number_of(count, 'polygon')} stored as the box around {'it' if count == 1 else 'each'}"
     if dataset.kpt_shape[0] and not dataset.points:
@@ -300,8 +300,8 @@ def _objects(path: AnyPath, dataset: _Dataset) -> Iterator[_Object]:
 def _object(words: list[str], dataset: _Dataset) -> _Object:
     category, *values = map(float, words)
     if category < 0 or not category.is_integer() or (dataset.names and category >= len(dataset.names)):
-        known = f"from 0 to {len(dataset.names) - 1}, as {dataset.told_by} says" if dataset.names else "a whole number from 0"
-        raise ValueError(f"the class is {words[0]}, but must be {known}")
+        known = f"{dataset.told_by} has classes 0 to {len(dataset.names) - 1}" if dataset.names else "must be a whole number >= 0"
+        raise ValueError(f"the class is {words[0]}, but {known}")
     points, dims = dataset.kpt_shape
     if points and len(values) != 4 + points * dims:
         raise ValueError(f"{len(words)} numbers, but kpt_shape [{points}, {dims}] of {dataset.told_by} needs {5 + points * dims}")

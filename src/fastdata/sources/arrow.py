@@ -1,4 +1,4 @@
-"""Tables with a column of images: Parquet, and Arrow's files and streams, as Hugging Face's datasets writes, caches and saves them.
+"""Tables with a column of images: Parquet, and Arrow files and streams, as Hugging Face's `datasets` writes, caches and saves them.
 
 An image is a struct of bytes and path, or bytes alone. The module needs pyarrow.
 """
@@ -42,7 +42,7 @@ def import_pyarrow() -> Any:
 
 @contextmanager
 def open_parquet(path: AnyPath) -> Iterator[Any]:
-    """Open a Parquet file. An error in the body that means that the file cannot be read becomes a PrepError."""
+    """Open a Parquet file. Errors in opening it, or in reading it in the `with` block, become a PrepError."""
     with needs("pyarrow"):
         import pyarrow
         from pyarrow import parquet
@@ -57,7 +57,7 @@ def open_parquet(path: AnyPath) -> Iterator[Any]:
 
 
 def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
-    """Return the column that suits an Arrow type. Raise ValueError if there is none. names: what whole numbers stand for."""
+    """Return the column that suits an Arrow type. Raise ValueError if none does. names: what whole numbers stand for."""
     kind, shape = _decoded(kind), list[int]()
     many = str(kind).startswith(("list<", "large_list<"))
     inner = kind.value_type if many else kind
@@ -100,7 +100,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def image_columns(schema: Any) -> list[str]:
-    """Return the image columns of an Arrow schema: declared ones, else structs of bytes, else bytes."""
+    """Return a schema's image columns: those of the feature Image, else structs with bytes, else bytes."""
     images = [name for name, feature in _features(schema).items() if feature.get("_type") == "Image"]
     return images or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if str(f.type) in BYTES]
 
@@ -134,7 +134,7 @@ def read_arrow(path: AnyPath) -> Any:
         table = pyarrow.ipc.open_stream(mapped).read_all()  # which ends silently where a batch is missing
         begin, end = (mapped.read_at(len(END_OF_STREAM), at) for at in (0, mapped.size() - len(END_OF_STREAM)))
         if begin[:4] == END_OF_STREAM[:4] and end != END_OF_STREAM:
-            raise ValueError("the stream has no end") from None
+            raise ValueError("the stream's end is missing") from None
     table.validate(full=True)  # pyarrow follows offsets unchecked, and damaged ones would kill the process
     return table
 
@@ -237,7 +237,7 @@ def read(path: AnyPath, column: str, row: int) -> bytes:
 
 
 def column(path: AnyPath, name: str) -> Column:
-    """Return the column of a store that suits a column of the file. Raise ValueError if there is none."""
+    """Return the store's column that suits a column of the file. Raise ValueError if none does."""
     schema = open_once(path, _ArrowFile).schema
     if name not in schema.names:
         raise ValueError(f"{path} has no such column; it has {', '.join(schema.names)}")

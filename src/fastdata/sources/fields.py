@@ -1,7 +1,7 @@
-"""`--fields`: which values become columns of a store, as which type, and where they lie: in columns, members of tars, or files.
+"""`--fields`: which values become columns of a store, of which type, and where they lie: in columns, members of tars, or files.
 
-Boxes and keypoints come out in pixels of the upright file, and boxes as x1, y1, x2, y2, clipped to the image. Values from a table
-of paths are in the plan; workers read all others.
+Boxes and keypoints come out in pixels of the upright file, and boxes as x1, y1, x2, y2, clipped to the image. Values from tables
+of paths and from Python are in the plan; workers read all others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LABEL = "label"  # datasets emit the image's label under this name
 TEXT_ENDINGS = frozenset("txt text caption transcript cls cls2 class count index inx id score".split())  # as in webdataset
 JSON_ENDINGS = ("json", "jsn")
 WIDE = {"f": np.float64, "b": np.bool_}  # what values of a column's dtype are held as until they are stored; whole numbers as int64
-NO_COLUMNS = "columns: NAME is a column of a table of paths, which is SOURCE or --labels, or of a Parquet or Arrow file of images"
+NO_COLUMNS = "columns: NAME is a column of a table of paths (SOURCE or --labels), or of a Parquet or Arrow file of images"
 USUAL_NAMES = ("boxes", "box", "bbox", "bboxes", "keypoints")
 
 
@@ -47,7 +47,7 @@ def field_error(field: Field | str, why: object) -> PrepError:
 
 
 def parse_fields(texts: Sequence[str]) -> list[Field]:
-    """Parse the values of `--fields`, as docs/annotations.md has them."""
+    """Parse the values of `--fields` (docs/annotations.md)."""
     fields = list(map(_parse, texts))
     if twice := [name for name, count in Counter(field.column.name for field in fields).items() if count > 1]:
         raise field_error(twice[0], "this name is given more than once; give each column once")
@@ -174,13 +174,13 @@ def _member(inputs: SourceList, field: Field, k: int) -> Column:
 
 
 def with_groups(inputs: SourceList) -> SourceList:
-    """Return the inputs with lists next to boxes or keypoints in one group of instances, and with the size of each image.
+    """Return the inputs, with boxes, keypoints and the lists beside them in one group of instances, and with each image's size.
 
     The names of whole numbers and keypoints come from the columns.json of an export, if it lies beside the inputs.
     """
     names = [field.column.name for field in inputs.fields if not field.layout and field.column.name.lower() in USUAL_NAMES]
     notes = [
-        f"{name} is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as "
+        f"column {name} is stored unchanged, and does not follow a resize, crop or flip: for that, give its layout, as "
         + (f"{name}:xy" if name == "keypoints" else f"{name}:xyxy, {name}:xywh or {name}:cxcywh")
         for name in names
     ]
@@ -321,8 +321,8 @@ def _as_array(column: Column, value: Any) -> Array:
         raise ValueError(f"{_shown(value)} is not a list of numbers, or its rows differ in length") from None
     of_many = array.ndim and (array.shape[1:] == column.shape or array.shape == (0,))
     if not (of_many if column.many else array.shape == column.shape):
-        holds = f"{'lists of ' * column.many}{list(column.shape) or 'numbers'}, one for each sample"
-        raise ValueError(f"it is an array of shape {list(array.shape)}, but {column.name} holds {holds}")
+        holds = f"{'lists of ' * column.many}{f'arrays of shape {[*column.shape]}' if column.shape else 'numbers'}, one per sample"
+        raise ValueError(f"it has shape {list(array.shape)}, but {column.name} holds {holds}")
     if array.size and array.dtype.kind not in {"f": "fiu", "b": "biu"}.get(dtype.kind, "iu"):
         whole = " whole" if dtype.kind in "iu" and array.dtype.kind == "f" else ""
         raise ValueError(f"{_shown(value)} does not hold{whole} numbers that fit {column.type}")
@@ -386,7 +386,7 @@ def _as_instances(column: Column, value: Any) -> Array:
             return found
         seen = np.where(found.any(axis=-1, keepdims=True), VISIBLE, 0.0)  # 0, 0 is where files put those that are not labelled
         return np.concatenate([found, seen], axis=-1)
-    points = f"{number_of(int(np.prod(each[:-1])), 'keypoint')} of x, y or x, y, visibility for each instance"
+    points = f"{number_of(int(np.prod(each[:-1])), 'keypoint')} (x, y, or x, y, visibility) for each instance"
     points = f"{column.name} has {points}: give the number of keypoints, such as {column.name}:xy[17]"
     wanted = "boxes are lists of 4 numbers" if column.geometry == "xyxy" else points
     raise ValueError(f"it is an array of shape {list(array.shape)}, but {wanted}")
@@ -395,8 +395,8 @@ def _as_instances(column: Column, value: Any) -> Array:
 def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:
     """Return the values of an image, one for each field, with boxes and keypoints in pixels of the upright file.
 
-    Boxes are clipped to the image; instances whose boxes have no area inside of it are dropped; `counts` counts such boxes. Raise
-    CodecError if lists of the instances differ in length, or the image is not of the (height, width) of SOURCE_SIZE.
+    Boxes are clipped to the image; instances whose boxes have no area inside of it are dropped; `counts` counts both. Raise
+    CodecError if lists of the instances differ in length, or the image's (height, width) is not SOURCE_SIZE.
     """
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
@@ -407,8 +407,8 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     for k, field in enumerate(fields):
         if field.column == SOURCE_SIZE:
             if values[k] is not None and tuple(values[k]) != size:
-                annotated = f"its annotations are of {values[k][1]} x {values[k][0]} pixels"
-                raise CodecError(f"{annotated}, but the image is {width} x {height} upright", "annotated-size")
+                annotated = f"its annotations say {values[k][1]} x {values[k][0]} pixels"
+                raise CodecError(f"{annotated}, but the upright image is {width} x {height}", "annotated-size")
             out[k] = size
         elif field.layout == "xy":
             out[k] = values[k] * (width, height, 1) if field.fractions else values[k]

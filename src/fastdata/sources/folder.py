@@ -95,7 +95,7 @@ def _is_folder(entry: Entry) -> bool:
 
 
 def some_names(path: AnyPath) -> Iterator[str]:
-    """Yield the file names in a folder; or a file's name and, if it is a table, those in its first rows."""
+    """Yield the file names in a folder; or a file's name and, if it is a table, the names in its first rows."""
     if path.is_dir():
         yield from (name for name, _, _ in walk_files(path))
         return
@@ -173,7 +173,7 @@ class FileIndex:
     def suffixes(self, inputs: SourceList) -> tuple[str, str]:
         """Return the suffix that all inputs add to the names they share with files, such as "_leftImg8bit", and the files' suffix.
 
-        The files' suffix is what more than half of them add, such as "_mask". Inputs have a suffix only if none pairs without it.
+        The files' suffix is what over half of them add, such as "_mask". Inputs have a suffix only if no input pairs without it.
         """
         own, stems = "", {self.key(source.name) for source in inputs.sources}
         counts = self._added(stems)
@@ -197,7 +197,7 @@ class FileIndex:
         return counts
 
     def unpaired(self) -> list[Source]:
-        """Return the files that belong to none of the inputs that were asked for."""
+        """Return the files that belong to none of the inputs passed to `find`."""
         return [file for files in self._files.values() for file in files if not self._uses[file.name]]
 
     def notes(self, inputs: SourceList, called: str, folder: AnyPath) -> Iterator[str]:
@@ -205,7 +205,7 @@ class FileIndex:
         unpaired = [file.name for file in self.unpaired()]
         if len(unpaired) == len(self):
             first = f"the first image is {inputs.sources[0].name}, the first {called} is {[*unpaired, 'missing'][0]}"
-            raise PrepError(f"no {called} in {folder} belongs to an image: {first}; names must be equal except for the extension")
+            raise PrepError(f"no {called} in {folder} belongs to an image: {first}; make the names equal, except for the extension")
         if unpaired:
             yield f"{called}: {number_of(len(unpaired), 'file')} without an input: {listed(unpaired)}"
         if shared := [name for name, uses in self._uses.items() if uses > 1]:
@@ -261,6 +261,6 @@ def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
         texts = any(name.endswith(".txt") for name, _, _ in walk_files(source / mask))
         option, what = ("--yolo", "YOLO files") if texts else ("--masks", "masks")
         command = ["fastdata-prep", str(source / image), f"{source.absolute().name}.fds", option, str(source / mask)]
-        found = f"{source} holds images in {image}/ and what look like their {what} in {mask}/, which would become two classes"
-        pairs = f"Prepare them as pairs, with your options:\n  {shlex.join(command)}"
+        found = f"{source} holds images in {image}/ and probably their {what} in {mask}/, which would become two classes"
+        pairs = f"Prepare images and {what} as pairs, with your options:\n  {shlex.join(command)}"
         raise PrepError(f"{found}. {pairs}\nIf the two folders are classes, add --label-from '([^/]+)/'")

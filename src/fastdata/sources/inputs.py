@@ -29,7 +29,7 @@ SHUFFLE_SEED = 0  # it determines the bytes of a store, so it must never change
 
 
 class Packed(Sequence[T]):
-    """A sequence of values that can be pickled, held compressed. Do not change the values that it returns."""
+    """A compressed sequence of values that can be pickled. Do not change the values that it returns."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._data = bytearray()
@@ -79,7 +79,7 @@ class Packed(Sequence[T]):
 
 
 def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
-    """Return inputs in an order that depends on their number alone: by the checksum of each one's index."""
+    """Return inputs in an order that depends on their count alone: by the checksum of each one's index."""
     kind, file = getattr(sources[0], "locator", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         instead = "prepare it with --order listed, export the store (fastdata export), and prepare the export with --order shuffled"
@@ -105,13 +105,13 @@ def _defaults(kind: Any) -> tuple[Any, ...]:
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
 SHOWN = 5
-FLAT = "a .csv file of path,label as SOURCE or as --labels FILE, or --label-from '(n\\d+)_', whose group is the class"
+FLAT = "a .csv file of path,label (as SOURCE or --labels), or --label-from '(n\\d+)_', whose group is the class"
 DETAILS = {
     "missing": "there is no such file",
     "broken-link": "it is a link to a file that is not there",
     "unreadable": "it cannot be examined: its name or its permissions forbid it",
     "not-a-file": "it is no ordinary file",
-    "no-label": "others have a label, this one has none",
+    "no-label": "it has no label, unlike other inputs",
     "not-finite": "its label is not a finite number, or is too large for float32",
     "no-image": "it has no image",
     "two-images": "it has more than one image",
@@ -163,7 +163,7 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceList:
-    """All inputs, in the order of the store, and the meaning of their labels."""
+    """All inputs, in their listed order, and the meaning of their labels."""
 
     root: AnyPath
     labels: Labels
@@ -183,8 +183,8 @@ class SourceList:
 class SplitsError(PrepError):
     """A SOURCE holds several splits, which would be mixed. The message lists the commands to type for each.
 
-    splits: what to give as SOURCE for each, by its name. column: whether a column of a table tells them. classes: whether splits
-    may have classes, which all of them must share. beside: an input that belongs to no split, or "".
+    splits: what to give as SOURCE for each, by its name. column: whether a table's column names them. classes: whether
+    splits may have classes, which have to be the same. beside: an input that belongs to no split, or "".
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class SplitsError(PrepError):
         names = sorted(splits, key=lambda name: not name.lower().startswith("train"))  # the others reuse the classes of train
         self.splits, self.column, self.beside = {name: splits[name] for name in names}, column, beside
         self.stem = source.stem if column else source.absolute().name
-        more = f", and beside them {beside}" if beside else ""
+        more = f" (beside them: {beside})" if beside else ""
         text = f"{source} holds {' and '.join(names)} side by side{more}, which would be mixed; "
         text += "prepare each split by itself, with your options:"
         for name in names:
@@ -243,8 +243,8 @@ def reason_of(problem: str) -> str:
 
 
 def detail_of(problem: str) -> str:
-    """Return the details of a problem, or a sentence for its reason. It has no absolute path: a store is the same everywhere."""
-    return problem.partition(": ")[2] or DETAILS.get(problem, "it was found so when the inputs were listed")
+    """Return a problem's details, or a sentence for its reason. Neither has an absolute path: a store is the same everywhere."""
+    return problem.partition(": ")[2] or DETAILS.get(problem, "this was found when the inputs were listed")
 
 
 def tried_path(root: AnyPath, reason: str, name: str) -> str:

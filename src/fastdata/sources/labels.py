@@ -121,7 +121,7 @@ def _no_label(by: str, value: object) -> PrepError:
 
 
 def _no_classes(by: str, value: object) -> PrepError:
-    classes = "classes are whole numbers from 0 on, or names, which --classes lists"
+    classes = "for classes, use whole numbers >= 0, or list names with --classes"
     found = f"{by}: some labels are numbers that cannot stand for classes, such as {value!r}"
     return PrepError(f"{found}: to predict numbers, name their column with --regression; {classes}")
 
@@ -142,9 +142,9 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
     if whole and all(map(WHOLE.fullmatch, texts)):
         count = max(map(int, texts)) + 1
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
-            limit = f"{MAX_CLASS}, or {CLASSES_PER_USED_CLASS} times as many as occur"
-            found = f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur"
-            raise PrepError(f"{found}. Beyond {limit}, list the classes with --classes FILE or STORE")
+            limit = f"{MAX_CLASS + 1}, and below {CLASSES_PER_USED_CLASS} times their count"
+            found = f"{by}: {len(named)} whole numbers occur as labels, up to {count - 1}"
+            raise PrepError(f"{found}. They must be below {limit}: else give --classes FILE or STORE")
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
     if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):

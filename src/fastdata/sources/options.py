@@ -16,7 +16,7 @@ LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "c
 
 
 def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
-    """Return the first column with the earliest of these names, ignoring case, or "" if there is none."""
+    """Return the column with the first of these names that occurs, ignoring case, or "" if none does."""
     lower = {str(column).lower(): column for column in reversed([*columns])}
     return next((lower[name] for name in names if name in lower), "")
 
@@ -44,7 +44,7 @@ class LabelOptions:
         group="Labels",
     )
     label_from: str | None = option(
-        r"Take the class from each path: what the one group matches, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
+        r"Take the class from each path: what the group of REGEX matches, as in '(n\d+)_'.", metavar="REGEX", group="Labels"
     )
     label_column: str | None = option(
         "The column of classes in a table or an archive; none: no labels.", metavar="COLUMN", group="Labels"
@@ -58,13 +58,13 @@ class LabelOptions:
     root: StrPath | None = option("The folder that a table's paths are relative to.", type="folder", group="Labels")
     split: str | None = option("Take only the rows of a table with this value in column `split`.", metavar="NAME", group="Labels")
     order: str | None = option(
-        "The order of the samples in the store. listed: that of the inputs. shuffled: drawn once, so that each shard has samples "
-        "of all classes. Default: listed; for OUT in object storage, shuffled.",
+        "The order of the samples in the store. listed: that of the inputs. shuffled: drawn once, so that each shard mixes "
+        "the classes. Default: listed; for OUT in object storage, shuffled.",
         choices=("listed", "shuffled"),
     )
     shard_samples: int | None = option(
-        "Most samples in a shard, which also has at most about 2 GiB of input. Default: 10000, or fewer if that gives up to 128 "
-        "shards of some 4 MiB of input.",
+        "Maximum samples per shard, which also has at most about 2 GiB of input. Default: 10000, or fewer, for up to 128 "
+        "shards of a few MiB of input.",
         type="int",
     )
 
@@ -106,8 +106,8 @@ class PairOptions:
     """Options on masks."""
 
     masks: StrPath | None = option(
-        "A folder with a mask for each image. A mask is a PNG with the name of its image, except for the extension and what all "
-        "masks add, such as _mask. Changes are noticed by name and size only: after editing masks, use --overwrite.",
+        "A folder with a mask for each image (a PNG) or array. A mask has its input's name, except for the extension and what all "
+        "masks add, such as _mask. Changed masks are noticed by name and size only: after editing them, use --overwrite.",
         type="folder",
         group="Masks",
     )

@@ -1,7 +1,7 @@
 """Datasets of MosaicML Streaming (MDS) and of LitData: a folder with index.json and the files of samples that it lists.
 
-A file begins with the number of its samples and their offsets; a sample begins with the sizes of its cells. Image files, numbers
-and text are read as they lie there. All else is decoded by the packages: see docs/migration.md.
+A file begins with the number of its samples and their offsets; a sample begins with the sizes of its values. Image files, numbers
+and text are read directly. The two packages must decode all else: see docs/migration.md.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def list_inputs(root: AnyPath, paths: list[AnyPath], options: LabelOptions, *_: 
         raise PrepError(f"{path / INDEX} is damaged, or of a newer version: {type(error).__name__}: {error}") from None
     for name in (file.name for file in files.values()):
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise PrepError(f"{path / INDEX} lists {name}, which lies outside of that folder; only files inside are read")
+            raise PrepError(f"{path / INDEX} lists {name}, which lies outside of {path}; only files inside it are read")
     return list_tables(lambda one, archive: _table(one, archive, files[one], options.column), root, [*files], options)
 
 

@@ -61,7 +61,7 @@ class PathTable:
 
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
-    """Return whether a source is a file of paths. A Parquet is one with `path_column`, or with no images but a column in PATHS."""
+    """Return whether a source is a file of paths. A Parquet is one if it has `path_column`, or a column in PATHS and no images."""
     ending = path.suffix.lower()
     if ending != PARQUET or not path.is_file():
         return ending in (".csv", ".tsv", *JSONL) and path.is_file()
@@ -95,7 +95,7 @@ def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> Path
         raise PrepError(f"{path} has no rows")
     paths = options.path_column or find_column(columns, PATHS)
     if not paths:
-        found = f"{path} has no column {PATHS[0]}: name the column of paths with --path-column; there are {', '.join(columns)}"
+        found = f"{path} has no column {PATHS[0]}, only {', '.join(columns)}: name the column of paths with --path-column"
         others = "Text needs --tokenizer or --train-bpe. A table without paths needs no preparing: TableDataset reads it"
         raise PrepError(f"{found}. {others}")
     table = PathTable(path, columns, paths, texts, schema)
@@ -392,6 +392,6 @@ def _label_columns(table: PathTable, others: Sequence[str], options: LabelOption
     likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
     label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
     if not label and likely:
-        names = "the column of classes with --label-column, or one of numbers to predict with --regression"
-        raise PrepError(f"{table.path}: its labels may be in {', '.join(likely)}: name {names}; --label-column none: no labels")
+        names = "the column of classes with --label-column, or of numbers to predict with --regression"
+        raise PrepError(f"{table.path}: labels may be in {', '.join(likely)}: name {names}; --label-column none means no labels")
     return [label] if label else []

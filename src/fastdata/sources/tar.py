@@ -111,7 +111,7 @@ def _samples(file: BinaryIO, path: AnyPath, skipped: Counter[str]) -> Iterator[t
         by_ending = {_ending(member.name): member for member in members}
         if len(by_ending) < len(members):
             twice = next(member.name for member in members if by_ending[_ending(member.name)] is not member)
-            raise PrepError(f"{path} has the member {twice!a} twice, perhaps in another case; write the tar again with one of them")
+            raise PrepError(f"{path} has the member {twice!a} twice, ignoring case; write the tar again with one of them")
         yield key, by_ending
 
 

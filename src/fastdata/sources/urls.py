@@ -1,7 +1,7 @@
 """Inputs in object storage, with the methods of pathlib that listing and reading inputs use.
 
-A `UrlPath` is opened by range requests; a library that needs a file on a disk gets a copy, which lasts until the process copies
-another object. A URL is text: `#` and `?` are characters of a name.
+A `UrlPath` is read by range requests; a library that needs a file on a disk gets a copy, which lasts until the process copies
+another object. In a URL, `#` and `?` are characters of a name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Client:
     """Lists and reads the objects of all buckets with one set of options, and remembers what it has listed.
 
-    storage: options of obstore's clients. waiting: entered while it waits for the network. requested: objects that are read soon.
+    storage: options of obstore's clients. waiting: makes contexts for waits on the network. requested: objects that are read ahead.
     """
 
     def __init__(self, storage: Storage, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -128,7 +128,7 @@ class Client:
             raise (_no_object(url) if error.missing else error) from None
 
     def copy(self, url: str) -> str:
-        """Return the path of an object's copy on a local disk. The copy has no name, and lasts until another one is made."""
+        """Return the path of an object's copy on a local disk. The copy lasts until another one is made."""
         if self._copy[0] != url:
             size, (bucket, key), self._copy = self.size_of_object(url), self.at(url), ("", "")
             self.copies.close()
@@ -247,7 +247,7 @@ class UrlPath(PurePosixPath):
         return self._find(folders=False) not in (None, FOLDER)
 
     def look(self) -> tuple[int, str]:
-        """Return what `sources.files.look` does."""
+        """Do what `sources.files.look` does."""
         size = _client().size(str(self))
         return (-1, "missing") if size is None else (-1, "not-a-file") if size == FOLDER else (size, "")
 
@@ -320,7 +320,7 @@ def explain_missing(path: AnyPath) -> str:
     if scheme(str(path)) in WITHOUT_LISTS:
         instead = "give a tar, tars as 'shards-{000..099}.tar', a Parquet file, or a table of URLs"
         return f"; {scheme(str(path))}:// does not list folders: {instead}"
-    return ", or may not be read: check the credentials and the policy of the bucket" if isinstance(path, UrlPath) else ""
+    return "; perhaps access is denied: check the credentials and the policy of the bucket" if isinstance(path, UrlPath) else ""
 
 
 def join(root: AnyPath, name: str) -> AnyPath:

@@ -50,11 +50,11 @@ class Column(Entry, frozen=True):
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"a column cannot be called {self.name!r}: use letters, digits, _ and (not first) -, at most 100")
+            raise ValueError(f"a column cannot be called {self.name!r}: use at most 100 letters, digits, _ and (not first) -")
         if self.type not in (*NUMBERS, "bool", *TEXTS):
             raise ValueError(f"column {self.name} has the type {self.type}, but types are {', '.join((*NUMBERS, 'bool', *TEXTS))}")
         if self.type in TEXTS and (self.shape or self.many):
-            raise ValueError(f"column {self.name} of {self.type} holds one value for each sample: use json for lists")
+            raise ValueError(f"column {self.name} of {self.type} can have no shape and no []: for lists, use plain json")
         if self.geometry is not None and (self.type, self.shape[-1:]) != ("float32", GEOMETRIES.get(self.geometry)):
             raise ValueError(f"column {self.name} of {self.type} {list(self.shape)} cannot have the geometry {self.geometry}")
         if self.ids and len(self.ids) != len(self.names):
@@ -145,7 +145,7 @@ def _as_items(column: Column, value: Any) -> Array:
 
 
 def join_columns(columns: Sequence[Column], parts: Sequence[Path], out: Path) -> dict[str, FileSum]:
-    """Write the columns' files from the parts that the shards have left, as `write_column` does."""
+    """Write the columns' files from the parts that `save_values` wrote, as `write_column` does."""
     files = dict[str, FileSum]()
     for k, column in enumerate(columns):
         lengths = [np.load(part)[f"{k}.lengths"] for part in parts if column.ragged]
@@ -157,7 +157,7 @@ def write_column(root: Path, column: Column, values: Iterable[Array], lengths: S
     """Write the files of a column, which are not flushed to disk, and return their checksums.
 
     Args:
-        values: those of all samples, in several arrays [n, *shape] of which one is in memory at a time.
+        values: of all samples, in several arrays [n, *shape], of which one is in memory at a time.
         lengths: how many values each sample has, if the column is ragged.
     """
     path, count = root / column.files[0], 0

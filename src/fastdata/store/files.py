@@ -135,7 +135,7 @@ class Stamp:
                 return
         except OSError as error:
             raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
-        raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; make the dataset again")
+        raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; open the dataset again")
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -171,14 +171,14 @@ def is_own(name: str) -> bool:
 
 
 def own_files(root: Path) -> list[Path]:
-    """Return a folder's files with names that only prep gives, the manifest first."""
+    """Return a folder's files with names that only fastdata-prep gives, the manifest first."""
     paths = [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
     found = [path for path in paths if re.fullmatch(_WRITTEN, path.relative_to(root).as_posix())]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
 
 
 def clear(root: Path, keep: Container[Path] = ()) -> None:
-    """Remove a folder's files with names that only prep gives, the manifest first, so that an interruption leaves no store.
+    """Remove a folder's files whose names only fastdata-prep gives, the manifest first, so that an interruption leaves no store.
 
     Files to keep, all other files and the lock stay.
     """

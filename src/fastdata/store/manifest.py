@@ -217,7 +217,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
             raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer fastdata")
         shards = len(manifest.shard_samples)
         if {len(variant.shards), len(manifest.shard_records(variant))} != {shards}:
-            raise ValueError(f"variant {variant.name} lists {len(variant.shards)} shards, or their records, for {shards} shards")
+            raise ValueError(f"variant {variant.name} must list {shards} shards, and as many record counts")
     variants = manifest.variants
     if not variants or sum(manifest.shard_samples) != manifest.num_samples:
         raise ValueError("the numbers of samples do not fit together")

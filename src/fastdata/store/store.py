@@ -64,8 +64,8 @@ class Store:
         stamp: what tells whether the store has been replaced since.
 
     Raises:
-        StoreError: there is no finished store at `path`, or it was replaced, or it holds another kind.
-        FormatError: its version is another one, or a file is missing, cut short or damaged.
+        StoreError: there is no finished store at `path`, or it was replaced, holds another kind, or lacks a file.
+        FormatError: it has another version, or a file is cut short or damaged.
     """
 
     def __init__(self, path: StrPath, kind: str | None = "images", *, expected: str | None = None) -> None:
@@ -73,7 +73,7 @@ class Store:
         while True:  # until no other store takes its place meanwhile
             self.path, self.manifest = read_current(Path(path).absolute())
             if expected not in (None, self.manifest.xxh3_128):
-                raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
+                raise StoreError(f"{path} was replaced while this dataset was in use; open the dataset again")
             self.stamp = Stamp(self.path / MANIFEST, self.manifest.xxh3_128)
             try:
                 self._open(kind)
@@ -112,7 +112,7 @@ class Store:
         return np.asarray(self.samples[f"{variant.of}/{name}"])
 
     def variant(self, size: int | None = None, *, mask: bool = False, image: str = "") -> Variant:
-        """Return the variant of images, or of masks, with this size, or the largest. image: one of several; empty for the first."""
+        """Return the variant of images, or of masks, with this size, or the largest. image: its name, if there are several."""
         images = self.manifest.images
         if image and image not in images:
             has = f"has the images {', '.join(images)}" if images else "has one image for each sample, which has no name"

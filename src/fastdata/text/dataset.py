@@ -45,7 +45,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         block_size: number of inputs in a row.
         mode: "random": each row begins at any token with equal probability, as in nanoGPT. Under a Loader, the position depends on
             (seed, epoch, row); elsewhere torch's default generator draws it. An epoch has tokens // block_size rows. "sequential":
-            row i begins at token i * block_size, so each token is a target once in an epoch; the last row may not be full.
+            row i begins at token i * block_size, so each token but the first is a target once; the last row may not be full.
             "document": row i is the beginning of document i, with its number of tokens as a second value, at most block_size + 1.
         documents: what a row does where a document ends. "join": it continues with the next one. "mask": it continues, and a second
             value, uint16 [block_size + 1], numbers the documents of the row from 0, for `NextToken` and for attention within
@@ -59,7 +59,7 @@ class TokenDataset(Fixed, Dataset[Any]):
 
     Raises:
         StoreError, FormatError: as for LMDBDataset.
-        ValueError: if an argument is wrong, or the store has too few tokens for one row.
+        ValueError: an argument is wrong, or the store has too few tokens for one row.
     """
 
     FIXED = "block_size", "mode", "documents"
@@ -172,7 +172,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         return starts, np.minimum(ends - starts, block + 1)
 
     def shards_of(self, indices: Any) -> Array:
-        """Return the shard of the store in which each row begins, int64. Not for mode "random", where it begins anywhere."""
+        """Return the shard of the store in which each row begins, int64. Not for mode "random", where rows begin anywhere."""
         starts, _ = self._spans(np.asarray(indices, np.int64), None)
         if self._chosen is not None:
             document = np.searchsorted(self._bounds, starts, "right") - 1

@@ -40,7 +40,7 @@ RawDocument = tuple[int, bytes | CodecError]  # the same before it is decoded
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file, readable alone. documents: the most to yield.
+    """A part of a file, readable by itself. documents: the most to yield.
 
     start, stop: bytes, or row groups of Parquet; a stop of -1 is the file's end.
     """
@@ -60,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cutting:
-    """Rules for cutting documents. separator: between documents of a .txt; "" if the file is one. field: the one with the text."""
+    """Rules for cutting documents. separator: between documents of a .txt; "" if the file is one. field: holds the text."""
 
     separator: str = ""
     field: str = "text"
@@ -78,7 +78,7 @@ def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DO
     If the rest of a piece cannot be read, the last item says why, and has no position. A PrepError says that a file of many
     documents is damaged: nobody can tell how many are lost.
 
-    root: the folder that names count from. most: the bytes of a document, or of a line of JSON. A larger one is a reject that is
+    root: names are relative to it. most: the bytes of a document, or of a line of JSON. A larger one is a reject that is
     never in memory as a whole.
     """
     path, (kind, packed) = root / piece.name, format_of(piece.name)
@@ -254,7 +254,7 @@ def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Ar
 
 
 def _other_dtype(tokens: Array) -> str:
-    """Return the dtype that the bytes of some uint16 seem to have instead; "" for none."""
+    """Return, as text, a sign that uint16 tokens have another dtype, or ""."""
     tokens = np.ascontiguousarray(tokens[: len(tokens) // 4 * 4])
     low, high = tokens[::2], tokens[1::2]
     if len(high) < MIN_PROBED:

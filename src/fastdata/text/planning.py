@@ -59,7 +59,7 @@ class TextList:
             yield from (text for _, text in found if isinstance(text, str))
 
     def first(self, limit: int | None, end: int | None) -> TextList:
-        """Keep the pieces that hold the first `limit` documents, including future rejects, or all for None.
+        """Keep the pieces with the first `limit` documents, counting those rejected later; None keeps all.
 
         Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
         """

@@ -82,7 +82,7 @@ class _Shard:
         self.table: dict[str, Any] = {"pieces": [], "rejects": [], "largest": 0, "unknown": 0, "tokens": 0, "records": 0}
 
     def tokenize(self, number: int, piece: Piece) -> list[int]:
-        """Tokenize a piece, and return the number of tokens of each document that can be read and tokenized; others are rejects."""
+        """Tokenize a piece, and return the number of tokens of each document that is not rejected."""
         options, counts = self._options, list[int]()
         end = np.array([] if options.end is None else [options.end], self._dtype)
         batches = _batches(read_documents(self._root, piece, options.cutting, options.max_bytes))

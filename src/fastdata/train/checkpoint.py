@@ -197,7 +197,7 @@ def apply_options(optimizer: Optimizer, options: Mapping[Any, Any], saved: Mappi
             continue
         number, name = key if isinstance(key, tuple) else (None, key)
         kept = of_torch and name in SET_BY_SCHEDULERS
-        text = f"{name}{f' of group {number}' if number else ''} {saved[key]} saved, {value} now"
+        text = f"{name}{f' (group {number})' if number else ''} {saved[key]} saved, {value} now"
         differences.append(f"{text}: the {'saved' if kept else 'new'} value is used")
         group = {} if number is None or kept else optimizer.param_groups[number]
         for part in {name, "initial_lr" if name == "lr" else name} & group.keys():

@@ -15,7 +15,7 @@ from fastdata.train.checkpoint import random_state, restore_random
 from fastdata.train.world import World
 
 END = object()
-NO_BATCHES = "drop_last leaves out a set smaller than a batch; a generator can be read only once: pass an iterable that restarts"
+NO_BATCHES = "a set smaller than a batch needs drop_last=False; a generator can be read only once: pass an iterable that restarts"
 
 
 def check_rank(loader: Any, world: World) -> None:
@@ -116,13 +116,13 @@ class Epoch:
             raise FastDataError(f"the loader gave no batches: {NO_BATCHES}")
         more = self.used == self.total and next(batches, END) is not END  # which also ends the loader's own epoch
         if more or self.total not in (None, self.used):
-            found = "more batches, which are left out" if more else f"only {self.used}"
-            warn_user(f"the loader's len() is {self.total}, but it gave {found}: correct len(), since schedules count on it")
+            found = "more batches, which are left out" if more else f"only {self.used} batches"
+            warn_user(f"the loader's len() is {self.total}, but it gave {found}: correct len(), which schedules use")
         self.over = True
 
 
 def _unequal(found: str) -> FastDataError:
-    return FastDataError(f"the loaders have {found}, but ranks would wait for each other: give each rank as many; a Loader does")
+    return FastDataError(f"the loaders have {found}, so ranks would hang: give them equally many batches, as a Loader does")
 
 
 def first_tensor(batch: Any) -> Tensor | None:

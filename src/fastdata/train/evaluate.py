@@ -21,7 +21,7 @@ Metrics: TypeAlias = tuple[dict[str, Any], dict[str, tuple[Any, Any]]]
 
 
 def sort_metrics(metrics: Mapping[str, Any]) -> Metrics:
-    """Split metrics into functions, and objects, each with a function that returns the arguments of its update."""
+    """Split metrics into functions, and pairs of an object and a function that returns its update's arguments."""
     functions, objects = dict[str, Any](), dict[str, tuple[Any, Any]]()
     for name, metric in metrics.items():
         target, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, _scores_and_targets)
@@ -113,7 +113,7 @@ def _computed(objects: Mapping[str, tuple[Any, Any]], number: int, world: World)
     """Return the values that metric objects compute from the `number` batches of this rank, the same on every rank."""
     batches = world.gather(number)
     if not all(batches):  # compute() would wait for this rank forever, or leave out the others
-        raise FastDataError(f"rank {batches.index(0)} has no rows to update {', '.join(objects)}: use smaller batches")
+        raise FastDataError(f"rank {batches.index(0)} has no rows for metrics {', '.join(objects)}: use smaller batches")
     found = dict[str, float]()
     for name, (metric, _) in objects.items():
         _flatten(found, name, metric.compute())
@@ -150,7 +150,7 @@ def predict(model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]
     rows = torch.cat([part for _, part in parts if part is not None])
     numbers = torch.tensor([number for found, _ in parts for number in found], dtype=torch.int64)
     if compute.world.size > 1 and len(numbers) != len(rows):
-        raise FastDataError("predict on several ranks needs batches with .ids, to put them in order: use fastdata's Loader")
+        raise FastDataError("predict on several ranks needs batches with .ids, to put rows in order: use fastdata's Loader")
     return rows[numbers.argsort(stable=True)] if len(numbers) else rows
 
 

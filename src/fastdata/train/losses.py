@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 EXPECTED = (
-    'return one loss for each sample or token, such as cross_entropy(model(x), y, reduction="none"), or (losses, mask) where '
+    'return one loss for each sample or token, such as cross_entropy(model(x), y, reduction="none"), or (losses, mask) if '
     "some don't count, or (loss_sum, count)"
 )
 MEAN = 1  # torch's number for reduction="mean"
@@ -62,7 +62,7 @@ def check_values(result: Any) -> None:
             return
         index = (node._saved_ignore_index + 2**63) % 2**64 - 2**63  # torch saves it unsigned
         if ignored := int((node._saved_target == index).sum()):
-            text = f"{ignored} of {losses.numel()} targets are {index}, which the loss ignores, but their zeros would count"
+            text = f"{ignored} of {losses.numel()} targets are {index}, which are ignored, but their zero losses would count"
             raise TypeError(f"{text}: return (losses, targets != {index})")
     elif not losses.dim() and (type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN):
         if float(count) != 1:

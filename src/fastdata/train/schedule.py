@@ -32,7 +32,7 @@ class Schedule:
         self._moves: bool | None = None  # whether a rate was above 0 since the last epoch ended; None: there was no update
         self._scheduler: Any = base
         if isinstance(base, LRScheduler) and base.optimizer is not optimizer:
-            raise ValueError(f"the {_name(base)} is of another optimizer: give the Trainer the optimizer it was made with")
+            raise ValueError(f"the {_name(base)} is of another optimizer: give the Trainer that optimizer")
         self._fitted = isinstance(base, Curve) and base.total is None  # the run gives the total
         self._set(0)
 
@@ -54,16 +54,16 @@ class Schedule:
     def begin(self, updates: float, *, evaluated: bool) -> None:
         """Prepare for a run of `updates` updates, math.inf if unknown: fill in the total of a function that has none."""
         if self.every == "evaluation" and not evaluated:
-            raise ValueError(f"the scheduler needs the metric {self.metric!r}, but fit has no val to evaluate: give val")
+            raise ValueError(f"the scheduler needs the metric {self.metric!r}, but fit has no val to evaluate: give one")
         if self._fitted:
             if updates == math.inf:
                 raise ValueError(f"{self._scheduler} takes its total from the run, but the loader has no len(): give fit max_steps")
             self._scheduler = self._scheduler.over(max(int(updates), 1))
             self._set(self._update)
         elif isinstance(self._scheduler, Curve) and self._scheduler.total != updates < math.inf:
-            raise ValueError(f"scheduler is {self._scheduler}, but fit makes {updates:.0f} updates: leave total out, fit sets it")
+            raise ValueError(f"scheduler is {self._scheduler}, but fit makes {updates:.0f} updates: leave total out; fit sets it")
         if isinstance(self._scheduler, OneCycleLR) and self.every == "update" and self._scheduler.total_steps < updates < math.inf:
-            raise ValueError(f"OneCycleLR has total_steps={self._scheduler.total_steps}, but needs the run's {updates:.0f} updates")
+            raise ValueError(f"OneCycleLR has total_steps={self._scheduler.total_steps}, but the run makes {updates:.0f} updates")
 
     def updated(self, update: int) -> None:
         """Set the rates of the next update, after update number `update`, counted from 0, was tried."""
@@ -76,9 +76,9 @@ class Schedule:
     def epoch_ended(self) -> None:
         """Set the rates of the next epoch, after the last `updated` of this one. Warn if this one's rates were all 0."""
         if self._moves is False:
-            why = f"its scheduler ({_name(self._scheduler)}) steps per {self.every}"
-            why = "it has no scheduler: give it an lr above 0" if self._scheduler is None else why
-            warn_user(f"the learning rate of the optimizer was 0 for a whole epoch; {why}")
+            why = f"the scheduler ({_name(self._scheduler)}) steps once per {self.every}"
+            why = "no scheduler changes it: give an lr above 0" if self._scheduler is None else why
+            warn_user(f"the optimizer's learning rate was 0 for a whole epoch; {why}")
         self._moves = None
         if self.of_torch and self.every == "epoch":
             self._scheduler.step()

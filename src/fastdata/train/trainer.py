@@ -54,16 +54,16 @@ class Trainer:
     Args:
         model: trained in place; the Trainer keeps any wrapper to itself.
         optimizer: an optimizer of the model's parameters, or a function that makes one from them, such as
-            ``partial(AdamW, lr=1e-3)``. The Trainer asks such a function for the fused version on a GPU, where there is one.
+            ``partial(AdamW, lr=1e-3)``. On a GPU, the Trainer asks such a function for the fused version, if it has one.
         device: where the model and batches go; "cuda" is this rank's GPU. None: that GPU, if there is one and the whole model is
-            on the CPU; otherwise that of the model's first weight.
+            on the CPU; otherwise the device of the model's first weight.
         precision: "fp32", "bf16" or "fp16". The last two use autocast; fp16 also uses a GradScaler.
         tf32: whether float32 products may use TF32, or None to leave torch's setting.
         accumulate: micro-batches per update. The last update of an epoch takes what is left.
         clip_norm: limit of the norm of the gradient, above 0, applied before each update.
         scheduler: a function of the update's index, such as ``cosine(warmup=500)`` of `fastdata.optim`, which gets the number of
-            updates from `fit`; or one of torch.optim.lr_scheduler. OneCycleLR and CyclicLR, and what contains them, step after each
-            update; ReduceLROnPlateau after each evaluation, with the loss; all others after each epoch. Or give a pair:
+            updates from `fit`; or one of torch.optim.lr_scheduler. OneCycleLR, CyclicLR and schedulers that contain them step after
+            each update; ReduceLROnPlateau after each evaluation, with the loss; all others after each epoch. Or give a pair:
             (scheduler, "update"), (scheduler, "epoch"), or (ReduceLROnPlateau, name of a metric).
         compile: True, or a mode of torch.compile. The model is compiled in place.
         channels_last: use this layout for 4-D tensors of batches and, without `parallelize`, for 4-D weights.
@@ -78,9 +78,9 @@ class Trainer:
             batch[1]). In a pair (object, f), the object is updated with what f(outputs, batch) returns.
         dir: folder for checkpoints, the log, and TensorBoard's files if tensorboard is installed, or None to write no files.
         resume: True: continue from the newest checkpoint of `dir`, if there is one. "require": raise an error if there is none.
-            False: never continue, even a run that SIGTERM ended; files of that run move to ``dir/earlier-1``, -2, and so on.
+            False: start anew, even after SIGTERM; files of an earlier run move to ``dir/earlier-1``, -2, and so on.
         save_every, keep_last: updates between checkpoints, besides one at the end of each epoch; number of checkpoints to keep.
-        log_every: updates between lines of the log. Between two, with a fused optimizer, the host does not wait for the device.
+        log_every: updates between lines of the log. Between lines, with a fused optimizer, the host does not wait for the device.
         profile: number of updates to run under torch.profiler, after three others; then `fit` ends. The trace goes into `dir`, or
             the current folder. Such a run does not resume and writes neither checkpoints nor a log.
         callbacks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path), "log":
@@ -90,9 +90,9 @@ class Trainer:
     Attributes:
         update, epoch: updates tried so far, including skipped ones, and epochs finished.
         results: results of the last evaluation, which ran after update `validated`.
-        stopping: a callback has asked to end the run.
-        epoch_open: all batches of the last epoch are used, but `end_epoch` has not run.
-        ema: its `.model` holds the averages. None without `ema`.
+        stopping: whether a callback has asked to end the run.
+        epoch_open: whether all batches of the last epoch are used, but `end_epoch` has not run.
+        ema: its `.model` holds the averages. None without the argument `ema`.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Trainer:
         max_steps: int | None = None,
         eval_every: int | None = None,
     ) -> dict[str, float]:
-        """Train until `epochs` or `max_steps` is reached. Those done before a resume count, too.
+        """Train until `epochs` or `max_steps` is reached. Epochs and updates before a resume count, too.
 
         Args:
             train: an iterable of batches, equally many on every rank, such as fastdata's Loader.
@@ -211,7 +211,7 @@ class Trainer:
 
         if self._main and self.update and not is_unfinished():
             finished = f"the run is finished (epochs: {self.epoch}, updates: {self.update})"
-            warn_user(f"nothing was trained: {finished}. Give larger epochs or max_steps, or pass resume=False or another dir")
+            warn_user(f"nothing was trained: {finished}. Raise epochs or max_steps, or pass resume=False or another dir")
         with (
             noted_signals(active=self._checkpoints is not None) as received,  # otherwise a signal ends the process at once
             profiled(self._profile if self._main else None, self.dir or Path(), self._progress.write_line) as self._profiler,
@@ -244,7 +244,7 @@ class Trainer:
         return self.results
 
     def steps(self, train: Iterable[Any]) -> Iterator[int]:
-        """Train one epoch, or the rest of an interrupted one; after each update, yield the number so far."""
+        """Train one epoch, or the rest of an interrupted one; after each update, yield the number of updates."""
         epoch = self._begin_epoch(train)
         batches = iter(epoch)
         added = 0
@@ -413,8 +413,8 @@ class Trainer:
     def log(self, name: str, value: float | Tensor) -> None:
         """Log a number, such as a second loss: in `loss_fn`, in a callback, or in a loop over `steps`.
 
-        The next record has the mean, over all ranks, of what was logged under this name since the last one. What is logged during
-        an evaluation is one of its results. The host waits for a tensor only when the record is written.
+        The next record has the mean, over all ranks, of what was logged under this name since the last record. What is logged
+        during an evaluation is one of its results. The host waits for a tensor only when the record is written.
         """
         need(name not in self._taken, "a name in the log", name, f"other than {', '.join(self._taken)}")
         if not self._muted:
@@ -429,7 +429,7 @@ class Trainer:
         return {name: getattr(self, name) for name in COUNTERS}
 
     def save(self) -> None:
-        """Write a checkpoint in the background, if there is a `dir` and something is new. All ranks call it together."""
+        """Write a checkpoint in the background, if `dir` is set and something is new. All ranks call it together."""
         if self._checkpoints is not None and self._saved != self._counters():
             started = time.perf_counter()
             self._finish_save()
@@ -489,8 +489,8 @@ class Trainer:
             self.schedule.load_state_dict(state["schedule"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise FastDataError(
-                "the checkpoint is from another model, optimizer, precision, scheduler or fastdata. For a new run, pass "
-                f"resume=False or another dir than {self.dir}; to continue, make the Trainer as it was: {error}"
+                "the checkpoint is from another model, optimizer, precision, scheduler or fastdata version. For a new run, pass "
+                f"resume=False or another dir than {self.dir}; to continue, make the same Trainer: {error}"
             ) from error
         for name in COUNTERS:
             setattr(self, name, state[name])
@@ -505,8 +505,8 @@ class Trainer:
             warn_user(f"resumed after update {self.update}, in epoch {self.epoch + 1}. {'; '.join(differences)}")
         if not alike and place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
             warn_user(
-                f"the checkpoint was made in the middle of an epoch with world_size {len(ranks)}, now it is {self.world.size}: "
-                "this loader cannot divide the rest of it, so samples will repeat. Use fastdata.Loader with global_batch_size="
+                f"the checkpoint was made in the middle of an epoch with world_size {len(ranks)}, now {self.world.size}: this "
+                "loader cannot divide the rest of the epoch, so samples will repeat. Use fastdata.Loader with global_batch_size="
             )
 
     def close(self) -> None:

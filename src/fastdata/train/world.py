@@ -112,7 +112,7 @@ class Compute:
 
         def refuse(what: str) -> FastDataError:
             return FastDataError(
-                f"the batch repeats {spare} of {rows} samples, but a {what} does not have one row per sample: use drop_last=True"
+                f"a batch repeats {spare} of {rows} samples, but a {what} has no row per sample: give batch_size and drop_last=True"
             )
 
         def change(part: Any) -> Any:
@@ -240,7 +240,7 @@ def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> t
         optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
         found = type(optimizer).__name__
-        raise TypeError(f"optimizer is a {found}, but must be, or make, one optimizer; several, or LBFGS, need a loop of your own")
+        raise TypeError(f"give one optimizer, or a function that makes one, not a {found}; LBFGS or several need your own loop")
     own = {id(p) for p in model.parameters()}
     if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("the optimizer has parameters that are not the model's: give a function, such as partial(AdamW, lr=1e-3)")
