@@ -327,7 +327,7 @@ def test_a_transform_that_is_set_inside_of_a_subset_is_an_error_once_the_loader_
         assert torch.equal(next(iter(loader))[0], 255 - before)
         dataset.transform = negative
         for _ in range(2):
-            with pytest.raises(LoaderError, match=r"set it on loader.dataset, or make the Loader afterwards"):
+            with pytest.raises(LoaderError, match=r"set it on loader.dataset, or before making the Loader"):
                 next(iter(loader))
 
 

@@ -36,7 +36,7 @@ class Curve:
         known = "" if total is None else f", below total ({total})"
         need(is_whole(warmup, 0) and warmup < (total or math.inf), "warmup", warmup, f"a whole number from 0 on{known}")
         for key in ("start", "final"):
-            need(0 <= arguments.get(key, 0) < math.inf, key, arguments.get(key), "a factor of the rate from 0 on")
+            need(0 <= arguments.get(key, 0) < math.inf, key, arguments.get(key), "a finite factor of 0 or more")
         self.total = total
         self._name = name
         self._factor = factor

@@ -179,7 +179,7 @@ def _check_unchanged(job: PrepareRun, task: ShardTask) -> None:
     root, names = to_path(job.plan.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
     for name, stamp in zip(names, stamps_of([root / name for name in names]), strict=True):
         if stamp != tuple(job.plan.stamps[name]):
-            raise PrepError(f"{root / name} was replaced after its inputs were listed: start again with --overwrite")
+            raise PrepError(f"{root / name} changed after its inputs were listed: start again with --overwrite")
 
 
 def publish_shard(out: Path, shard: int, files: dict[str, Path], table: bytes) -> None:

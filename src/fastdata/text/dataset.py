@@ -113,8 +113,8 @@ class TokenDataset(Fixed, Dataset[Any]):
         self._length = self._count_rows()
         if not self._length:
             raise ValueError(
-                f"{self.path} has {self.num_tokens} tokens (documents: {self.num_documents}), which do not make a row of "
-                f"{self.block_size} inputs and a target: choose a smaller block_size"
+                f"{self.path} has {self.num_tokens} tokens (documents: {self.num_documents}), which make no row of inputs and "
+                f"a target with block_size {self.block_size}: choose a smaller block_size"
             )
 
     def _count_rows(self) -> int:

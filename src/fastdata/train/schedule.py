@@ -119,7 +119,7 @@ def _when(scheduler: object, option: object) -> tuple[str, str]:
         need(option in (None, "update", "epoch"), "the second item of the pair", option, "'update' or 'epoch'")
         return str(option or ("update" if _is_per_update(scheduler) else "epoch")), ""
     if isinstance(scheduler, type) or not (scheduler is None or callable(scheduler)) or option is not None:
-        raise TypeError(f"the scheduler is {scheduler!r}: pass None, a function, a scheduler of torch, or a pair (scheduler, when)")
+        raise TypeError(f"the scheduler is {scheduler!r}: pass None, a function, a torch scheduler, or (torch scheduler, when)")
     return "never" if scheduler is None else "update", ""
 
 
