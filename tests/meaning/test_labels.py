@@ -84,7 +84,7 @@ LADDER: list[tuple[list[Any], Any, Any, tuple[str, ...]]] = [  # labels, the nam
     (["cat", None, "dog"], ("cat", "dog"), [0, 1], WAYS),
     ([4, None], ("0", "1", "2", "3", "4"), [4], WAYS),
     ([1, 1.0, 0], r"cannot stand for classes, such as 1\.0", None, ("jsonl", "list")),
-    (["cat", 1, "dog"], r"some labels of .* are whole numbers, such as 1, others text, such as 'cat'", None, ("jsonl", "list")),
+    (["cat", 1, "dog"], r"labels of .* are partly whole numbers, such as 1, partly text, such as 'cat'", None, ("jsonl", "list")),
     (["cat", 1, "dog"], ("1", "cat", "dog"), [1, 0, 2], TEXTS),
 ]
 
@@ -119,8 +119,10 @@ def test_numbers_to_predict_are_asked_for(tmp_path: Path, way: str) -> None:
 def test_lists_are_targets_of_one_length(tmp_path: Path, way: str) -> None:
     store = stored(way, tmp_path, [[1.5, 2.0], [0.5, 1.0]], regression="label")
     assert store.manifest.labels.names == ("label1", "label2") and store.samples["label"].tolist() == [[1.5, 2], [0.5, 1]]
-    with pytest.raises(PrepError, match="of one length, but some have length 1, some have length 2"):
+    with pytest.raises(PrepError, match="of equal length > 0, but some have length 1, some have length 2"):
         stored(way, tmp_path / "uneven", [[1.0], [0.5, 1.0]], regression="label")
+    with pytest.raises(PrepError, match=r"\(1.0,\), which is no number"):
+        stored(way, tmp_path / "nested", [[[1.0]], [[0.5]]], regression="label")
 
 
 @pytest.mark.parametrize("way", [*WAYS, "folders"])

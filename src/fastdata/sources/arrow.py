@@ -169,13 +169,13 @@ class _ArrowFile:
 
     def cell(self, name: str, row: int) -> Any:
         """Return a value. Raise CodecError if that value, or an earlier one in its row group, is damaged."""
-        if self._table is not None:
-            return self._table[name][row].as_py()
-        group = bisect_right(self._ends, row) - 1
-        last, value, rest = self._last.get(name, (-1, None, iter(())))
-        if not self._ends[group] <= last <= row:
-            last, rest = self._ends[group] - 1, self._values(name, group)
         try:
+            if self._table is not None:
+                return self._table[name][row].as_py()
+            group = bisect_right(self._ends, row) - 1
+            last, value, rest = self._last.get(name, (-1, None, iter(())))
+            if not self._ends[group] <= last <= row:
+                last, rest = self._ends[group] - 1, self._values(name, group)
             for value in islice(rest, row - last):  # noqa: B007
                 last += 1
         except RemoteError:

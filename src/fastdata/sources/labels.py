@@ -66,7 +66,7 @@ def encode_labels(
         return Labels("none"), lambda value: (-1, "")
     if len({isinstance(value, str) for value in used}) > 1:
         whole, text = (next(repr(value) for value in used if isinstance(value, kind)) for kind in (int, str))
-        raise PrepError(f"some labels of {by} are whole numbers, such as {whole}, others text, such as {text}: write all as text")
+        raise PrepError(f"labels of {by} are partly whole numbers, such as {whole}, partly text, such as {text}: write all as text")
     known = {*names}
     named: dict[object, str] = {value: _name(value, names, by) if names and value not in known else str(value) for value in used}
     order = tuple(names) or _ordered(named, by, whole=type == "values") if classes is None else tuple(classes)
@@ -116,12 +116,12 @@ def _plain(value: Value, by: str) -> Any:
 
 
 def _no_label(by: str, value: object) -> PrepError:
-    wanted = "labels are numbers, lists of numbers, or text; name another column with --label-column, or give --label-column none"
+    wanted = "labels are numbers, lists of numbers, or text; name another column, or give --label-column none"
     return PrepError(f"{by} holds a {type(value).__name__}, but {wanted}")
 
 
 def _no_classes(by: str, value: object) -> PrepError:
-    classes = "for classes, use whole numbers >= 0, or list names with --classes"
+    classes = "for classes, use whole numbers >= 0, or text that --classes lists"
     found = f"{by}: some labels are numbers that cannot stand for classes, such as {value!r}"
     return PrepError(f"{found}: to predict numbers, name their column with --regression; {classes}")
 
@@ -144,7 +144,7 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
             limit = f"{MAX_CLASS + 1}, and below {CLASSES_PER_USED_CLASS} times their count"
             found = f"{by}: {len(named)} whole numbers occur as labels, up to {count - 1}"
-            raise PrepError(f"{found}. They must be below {limit}: else give --classes FILE or STORE")
+            raise PrepError(f"{found}. They must be below {limit}: otherwise, give --classes FILE or STORE")
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
     if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):
@@ -159,7 +159,7 @@ def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> t
         raise PrepError(f"--regression {' and '.join(names)}: there are no numbers in {by}")
     if len(lengths) > 1 or 0 in lengths:
         which = ", ".join(f"some have length {count}" for count in sorted(lengths))
-        raise PrepError(f"the targets of {by} must all be lists of numbers of one length, but {which}")
+        raise PrepError(f"the targets of {by} must be lists of numbers of equal length > 0, but {which}")
     (count,) = lengths
 
     def encode(value: Value) -> tuple[Label, str]:
@@ -177,7 +177,7 @@ def _target(value: Value, by: str) -> tuple[float, ...] | None:
     cells = value if isinstance(value, tuple) else (value,)
     if None in cells:
         return None
-    if odd := [cell for cell in cells if isinstance(cell, str) and not is_number(cell)]:
+    if odd := [cell for cell in cells if not isinstance(cell, int | float) and not is_number(str(cell))]:
         raise PrepError(f"--regression: {by} holds {odd[0]!r}, which is no number; for classes, use --label-column")
     return tuple(map(float, cells))
 
