@@ -43,19 +43,20 @@ def held(pid: int) -> Array:
 
 
 def flat(part: Callable[[], None], others: Callable[[], list[int]] = list) -> None:
-    """Run something several times, after which this process must hold what it held after the first time, and so must others."""
+    """Run something several times, after which this process must hold what it held after the first time, and so must others, or
+    those that took their place."""
 
-    def look() -> dict[int, Array]:
+    def look() -> list[Array]:
         gc.collect()
-        return {pid: held(pid) for pid in (os.getpid(), *others())}
+        return [held(pid) for pid in (os.getpid(), *others())]
 
     part()
     before = look()
     for _ in range(PARTS - 1):
         part()
     now, end = look(), time.monotonic() + 20
-    spare = {pid: [GROWTH, 0 if pid == os.getpid() else CONNECTIONS, 0, 0] for pid in now}
-    while any((found > before[pid] + spare[pid]).any() for pid, found in now.items()):
+    most = [each + [GROWTH, CONNECTIONS if number else 0, 0, 0] for number, each in enumerate(before)]
+    while len(now) > len(most) or any((found > limit).any() for found, limit in zip(now, most, strict=False)):
         assert time.monotonic() < end, f"{before} became {now}"
         time.sleep(0.05)
         now = look()
