@@ -150,7 +150,7 @@ def test_sparse_members_are_rejected_by_name_and_those_behind_are_read(tmp_path:
 def test_members_of_a_sample_that_lie_apart_or_come_twice_are_errors(tmp_path: Path) -> None:
     data = png(0)[1]
     write_tar(tmp_path / "x.tar", [("0.png", data), ("1.png", data), ("0.cls", b"1")])
-    with pytest.raises(PrepError, match=r"the members of '0' are not adjacent; .* tar --sort=name"):
+    with pytest.raises(PrepError, match=r"the members of sample '0' are not adjacent; .* tar --sort=name"):
         list_sources(tmp_path / "x.tar")
     for twice in ("0.cls", "0.CLS"):
         write_tar(tmp_path / "x.tar", [("0.png", data), ("0.cls", b"1"), (twice, b"2")])

@@ -155,7 +155,7 @@ def test_arrays_of_unequal_shapes_make_no_batch():
 def test_wrong_arguments():
     wrong = {
         "must be None, RandomCrop, or CenterCrop without resize": [{"crop": RandomResizedCrop(8)}, {"crop": 8}],
-        "one number, or one per axis": [{"crop": RandomCrop((8, 8))}],
+        "an int or tuple of . ints": [{"crop": RandomCrop((8, 8))}],
         "flips is": [{"flips": 2}, {"flips": (0, 0, -1)}],
         "has no masks": [{"ignore_index": 0}],
     }

@@ -490,7 +490,7 @@ def test_multi_crop_is_that_of_dino() -> None:
 
 
 def test_what_views_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="crop is an empty list: give a crop for each view"):
+    with pytest.raises(ValueError, match="crop is empty: give one crop or several"):
         LMDBDataset(square("jpeg"), crop=[])
     with pytest.raises(ValueError, match="DALI cannot decode this dataset: it has several crops"):
         Loader(LMDBDataset(square("jpeg"), crop=TWO), 8, backend="dali")

@@ -169,7 +169,7 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
         (r"has no size 224; it has 64, 96|has no size 224; it has 96, 64", lambda: LMDBDataset(path, size=224)),
         ("no store at .*: there is no such folder", lambda: LMDBDataset(tmp_path / "no")),
         ("is not finished", lambda: RAMDataset(tmp_path)),
-        (r"targets are int64 \(3,\), expected int classes \[42\]", lambda: RAMDataset(files, [1, 2, 3])),
+        (r"targets are int64 \(3,\), expected int \[42\] or float", lambda: RAMDataset(files, [1, 2, 3])),
         ("notes.txt cannot be decoded: .*; leave it out", lambda: RAMDataset([*files[:2], notes])),
         ("gone.png cannot be read: No such file or directory", lambda: RAMDataset([tmp_path / "gone.png"])),
     ):
@@ -180,7 +180,7 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     ("crop", "match"),
     [
-        (None, r"images of one size, but .* \d+ x \d+, .*: give the dataset a crop, .*, or prepare with --resize crop$"),
+        (None, r"images of one size, but .* \d+ x \d+, .*: give the dataset crop=.*, or prepare with --size 224 --resize crop$"),
         (Resize(32), r"does not fix the size; use Resize\(\(height, width\)\) or CenterCrop"),
         (RandomCrop(97), r"RandomCrop\(97, padding=0\) does not fit into a sample of \d+ x \d+: use more padding"),
     ],

@@ -28,7 +28,7 @@ BROKEN = {  # rows behind a header of three columns, and the line where the row 
 def test_a_quote_in_a_wrong_place_is_an_error(tmp_path: Path, case: str) -> None:
     rows, line = BROKEN[case]
     (tmp_path / "x.csv").write_text("path,label,y\n" + rows)
-    message = rf"x.csv, the row from line {line} on: .* a quote is missing"
+    message = rf"x.csv, the row that begins at line {line}: .* a quote is missing"
     with pytest.raises(StoreError, match=message):
         TableDataset(tmp_path / "x.csv", target="y")
     with pytest.raises(PrepError, match=message):
@@ -42,13 +42,13 @@ TABLES: list[tuple[str, str | bytes, str, dict[str, Any]]] = [  # the file, what
     ("t.csv", "path,label\n", "has no rows", {}),
     ("t.csv", "path,label\na.png\n", "row 2: 1 column, but the first row has 2", {}),
     ("t.csv", "a.png,1\nb.png,3\n", r"has no column path, only a.png, 1: .* TableDataset reads it", {}),
-    ("labels.csv", "path,x\nc.jpg,2\n", r"names no image of .*: its first path is 'c.jpg', but .* such as 'a.png'", {}),
+    ("labels.csv", "path,x\nc.jpg,2\n", r"names no input of .*: its first path is 'c.jpg', but .* such as 'a.png'", {}),
     ("labels.csv", "path,x\na.png,1\n./a.png,2\n", "'a.png' more than once", {}),
     ("t.csv", "path,label\na.png,cat\n./a.png,dog\n", r"names '\./a\.png' more than once, with different labels; keep", {}),
-    ("t.csv", "path,a,a\na.png,1,2\n", "has two columns of one name: path, a, a", {}),
+    ("t.csv", "path,a,a\na.png,1,2\n", "has two columns of the same name: path, a, a", {}),
     ("t.csv", 'path,v\na.png,"[1, 1e400]"\n', "1e400 is too large for a float", {"fields": "v:json"}),
     ("t.jsonl", '{"path": "a.png", "v": -1e400}\n', "1e400 is too large for a float", {"fields": "v:json"}),
-    ("t.jsonl", '{"path": "a.png"}\n[1]', "t.jsonl, line 2 is not an object of JSON", {}),
+    ("t.jsonl", '{"path": "a.png"}\n[1]', "t.jsonl, line 2 is not a JSON object", {}),
     ("t.jsonl", '{"path": "a.png", "v": 1, "v": 2}', "line 1 .* an object has the key 'v' twice", {}),
     ("t.jsonl", '{"path": "a.png", "v": "x"}\n{"path": "b.png"}', "row of 'b.png': it holds no text: fill it", {"fields": "v"}),
     ("t.jsonl", '{"path": "a.png", "v": "\\ud800"}', "row of 'a.png': 'utf-8' codec can't encode", {"fields": "v"}),

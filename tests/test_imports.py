@@ -45,17 +45,8 @@ ARROWS = {
         "words",
     },
     "text": {"data", "errors", "kinds", "options", "prepare", "remote", "sources", "store", "system", "tokenizer", "words"},
-    "arrays": {
-        "errors",
-        "kinds",
-        "options",
-        "remote",
-        "store",
-        "sources",
-        "prepare",
-        "data",
-        "images",
-    },  # labels, masks and crops as images
+    # arrays have labels, masks and crops as images
+    "arrays": {"data", "errors", "images", "kinds", "options", "prepare", "remote", "sources", "store"},
     "tables": {"data", "errors", "sources", "store", "system"},
     "loader": {"data", "errors", "gpu", "images", "remote", "system", "tables", "text"},
     "gpu": {"system"},

@@ -238,7 +238,7 @@ def test_a_schedule_that_does_not_fit_the_dataset_is_refused() -> None:
         Loader(LMDBDataset(square()), 8, num_workers=0, schedule={0: "large"})
     with pytest.raises(Exception, match="has no size 7"):
         Loader(LMDBDataset(square()), 8, num_workers=0, schedule={3: 7})
-    with pytest.raises(ValueError, match="a crop of 16 was asked for, but the dataset has several crops"):
+    with pytest.raises(ValueError, match="schedule asks for crop 16, but the dataset has several crops"):
         Loader(LMDBDataset(square(), crop=[CenterCrop(16)] * 2), 8, num_workers=0, schedule={1: (None, 16)})
     with pytest.raises(TypeError, match="a schedule needs one of fastdata's datasets of images"):
         Loader(TensorDataset(torch.arange(4)), 2, num_workers=0, schedule={1: 64})
@@ -257,9 +257,9 @@ def test_torch_unless_asked_otherwise():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: LMDBDataset(store()), "not held as a store's JPEGs"),
-        (lambda: RAMDataset(store("jpeg"), decoded=True), "not held as a store's JPEGs"),
-        (lambda: RAMDataset(sorted(sources().rglob("*.png"))), "not held as a store's JPEGs"),
+        (lambda: LMDBDataset(store()), "not JPEGs that --codec jpeg stored"),
+        (lambda: RAMDataset(store("jpeg"), decoded=True), "not JPEGs that --codec jpeg stored"),
+        (lambda: RAMDataset(sorted(sources().rglob("*.png"))), "not JPEGs that --codec jpeg stored"),
         (lambda: photos(transform=np.flipud), "has a transform"),
         (lambda: [1, 2, 3], "a list has no images"),
     ],

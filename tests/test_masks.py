@@ -99,8 +99,8 @@ SMOOTH = cv2.resize(cv2.circle(np.zeros((80, 120), np.uint8), (60, 40), 30, 255,
         (saved(picture(0, 8, 8)), {}, "colors", "--palette FILE"),
         (saved(np.full((8, 8), 256, np.uint16)), {}, "range", "--mask-bits 16"),
         (saved(SMOOTH), {}, "mask-values", "smooth edges, whose values between 0 and 255 are no classes"),
-        (colored(np.arange(9)[:, None] // 4), {"colors": COLORS[:2]}, "unknown-color", f"{re.escape(str(COLORS[2]))} .pixels: 1"),
-        (BLUE, {"colors": ((0, 1, 0),)}, "unknown-color", r"\(0, 0, 256\) .pixels: 20.$"),
+        (colored(np.arange(9)[:, None] // 4), {"colors": COLORS[:2]}, "unknown-color", f"such as {re.escape(str(COLORS[2]))}"),
+        (BLUE, {"colors": ((0, 1, 0),)}, "unknown-color", r".pixels: 20., such as \(0, 0, 256\)$"),
         (saved(np.zeros((8, 8), np.uint8))[:-20], {}, "truncated", None),
     ],
 )  # fmt: skip
@@ -366,12 +366,12 @@ def test_what_does_not_fit_is_rejected_by_name(tmp_path: Path) -> None:
     assert found == {
         "a/00.png": ("missing-field", "it has no right"),
         "b/01.png": ("ambiguous-field", "it has more than one right"),
-        "a/02.png": ("image-size", "its depth (a/02.png): 61 x 83 pixels, but the first image has 70 x 70"),
+        "a/02.png": ("image-size", "its depth (a/02.png): 61 x 83 pixels; the sample's first image has 70 x 70"),
         "b/05.png": ("not-an-image", found["b/05.png"][1]),
         "a/04.png": ("broken-link", "its right (a/04.png): it is a link to a file that is not there"),
         "b/07.png": ("not-a-file", "its right (b/07.png): it is no ordinary file"),
         "a/08.png": ("missing-field", "it has no mask"),
-        "b/09.png": ("mask-size", "its mask: 61 x 83 pixels, but the first image has 84 x 60"),
+        "b/09.png": ("mask-size", "its mask: 61 x 83 pixels; the sample's first image has 84 x 60"),
         "b/03.png": ("not-png", found["b/03.png"][1]),
     }
     assert found["b/05.png"][1].startswith("its depth (b/05.png): ")
@@ -395,9 +395,9 @@ def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
         (["left=left"], "--images left=left names one image"),
         *((["left=left", wrong], f"--images {wrong}: give NAME=WHERE") for wrong in ("right", "ri-ght=right", "mask=m", "left=r")),
         (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png"),
-        (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder, in SOURCE"),
+        (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder in SOURCE"),
         (["left=left", "right=left"], "left is given more than once; give each image a folder of its own"),
-        (["left=left", "right=right/a"], "no right in .* belongs to an image: the first image is a/00.png"),
+        (["left=left", "right=right/a"], "no right in .* belongs to an input: the first input is a/00.png"),
     ],
 )
 def test_wrong_options(images: list[str], says: str, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_merged_store_has_what_both_stores_have(tmp_path: Path) -> None:
     one, two = classes(tmp_path / "one", {"cat": 5, "dog": 4}), classes(tmp_path / "two", {"ant": 3, "dog": 2, "cat": 1}, seed=7)
     options: dict[str, Any] = {"size": 32, "codec": "rgb", "workers": 1}
     first, other = (fastdata.prep(part, part.with_suffix(".fds"), **options).out for part in (one, two))
-    with pytest.raises(PrepError, match=rf"in the order of classes: prepare {other} with --classes {first}"):
+    with pytest.raises(PrepError, match=rf"class order: for classes, prepare {other} with --classes {first}"):
         fastdata.merge([first, other], tmp_path / "o.fds")
     second = fastdata.prep(two, other, classes=["cat", "dog", "ant"], overwrite=True, **options).out
     out = fastdata.merge([first, second], tmp_path / "o.fds")

@@ -160,8 +160,8 @@ def test_a_plateau_sees_the_metric_that_is_named() -> None:
     ("make", "error", "message"),
     [
         (lambda o: lrs.StepLR(adam(), 3), ValueError, "the StepLR is of another optimizer: give the Trainer"),
-        (lambda o: (lrs.StepLR(o, 3), "batch"), ValueError, "second item of the pair is 'batch', but must be 'update' or"),
-        (lambda o: (cosine(3), "epoch"), TypeError, "None, a function, a scheduler of torch, or a pair"),
+        (lambda o: (lrs.StepLR(o, 3), "batch"), ValueError, "second item of scheduler is 'batch', but must be 'update' or"),
+        (lambda o: (cosine(3), "epoch"), TypeError, "None, a function, a torch scheduler, or"),
         (lambda o: "cosine", TypeError, "the scheduler is 'cosine': pass"),
         (lambda o: lambda update: math.nan, ValueError, "the factor of the rate in update 0 is nan, but must be a finite number"),
     ],

@@ -31,10 +31,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"label_from": r"(\d"}, "not a regular expression: missing"),
     ({"bits": 16}, "give rgb or png, with {codec} or in {images}"),
     ({"workers": 0}, "{workers} is 0, but must be positive"),
-    ({"root": "in"}, "{root} in is about a table of paths"),
+    ({"root": "in"}, "{root} in needs a table of paths"),
     ({"label_column": "x"}, "{label_column} x: "),
     ({"limit": 0}, "{limit} is 0, but must be positive"),
-    ({"split": "val"}, "{split} val is about a table of paths"),
+    ({"split": "val"}, "{split} val needs a table of paths"),
 ]
 
 
@@ -94,7 +94,7 @@ def test_what_labels_are_is_announced(tmp_path: Path) -> None:
         assert part in said
     meant = run(*PREP, "flat/images", "meant.fds", "--label-column", "none", cwd=tmp_path).stdout
     assert "labels: none" in meant and "To add labels" not in meant
-    assert any("all samples have one class, images: is this" in note for note in prep(tmp_path / "flat", tmp_path / "o.fds").notes)
+    assert any("all samples have the same class, images: is" in note for note in prep(tmp_path / "flat", tmp_path / "o.fds").notes)
     for name in ("ant", "bee"):
         write_pictures(tmp_path / "in" / name, 2)
     (tmp_path / "in/cow").mkdir()

@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
     for path, sizes in ((store(), (96,)), (masked(), None)):
         total = stored_bytes(path, sizes=sizes)
         monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: 5000)
-        with pytest.raises(StoreError, match=r"takes 0.00\d GB of memory, but 0.000 GB are free: give max_bytes"):
+        with pytest.raises(StoreError, match=r"takes 0.00\d GB of memory, but 0.000 GB are free: lower max_bytes"):
             RAMDataset(path, shared=False)
         monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda total=total: total + 1000)
         assert held_bytes(RAMDataset(path, shared=False)) == total

@@ -76,7 +76,7 @@ def test_an_image_that_would_become_too_large_is_rejected(tmp_path: Path) -> Non
     done = prep(tmp_path / "in", tmp_path / "o.fds", max_pixels=16 * 48_000 - 1, **options)
     (row,) = map(json.loads, (done.out / "rejects.jsonl").read_text().splitlines())
     assert (row["name"], row["reason"]) == ("a.png", "too-large")
-    assert row["detail"].startswith("--size would make it 16 x 48000 pixels, more than --max-pixels 767999")
+    assert row["detail"].startswith("--size would make the image 16 x 48000 pixels, more than --max-pixels 767999")
     done = prep(tmp_path / "in", tmp_path / "p.fds", max_pixels=16 * 48_000, **options)
     assert done.kept == 2
     dataset = LMDBDataset(done.out)

@@ -120,7 +120,7 @@ def test_whatever_a_folder_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nothing", "file.txt", "empty"])
 def test_a_source_without_images_is_an_error(tmp_path: Path, name: str) -> None:
     write_files(tmp_path, {"file.txt": "text", "empty/notes.txt": "text"})
-    with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*1 other file there \(.txt 1\)"):
+    with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*it has 1 other file \(.txt 1\)"):
         prep(tmp_path / name, tmp_path / "o.fds")
 
 

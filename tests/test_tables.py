@@ -268,7 +268,7 @@ def test_names_of_another_table() -> None:
     for kind, others in ((pa.timestamp("ms"), pa.timestamp("us")), (pa.bool_(), pa.int64())):
         train, other = (with_target(c=pa.nulls(2, one)) for one in (kind, others))
         with pytest.raises(
-            ValueError, match=rf"column 'c' holds .* values, but {re.escape(str(make(train).columns['c'].type))} in"
+            ValueError, match=rf"column 'c' holds .* values, but {re.escape(str(make(train).columns['c'].type))} values"
         ):
             make(other, classes=make(train))
 
@@ -388,7 +388,7 @@ TWO, UNREADABLE = "a,y\n1,2\n", "cannot be read as a table: "
 LONG, MASKED = pa.array([10**30], pa.decimal128(38, 0)), pa.array([1, None])
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {  # a source, options, and a StoreError, or a ValueError that begins with ^
     "too large": (lambda: csv(f"a,y\n{1 << 70},1\n"), {}, r"column 'a' holds whole numbers of more than 64 bits: correct it, or"),
-    "twice": (lambda: csv("a,a,y\n1,2,3\n"), {}, r"t.csv has two columns of one name, or .*; it has 'a', 'a', 'y'"),
+    "twice": (lambda: csv("a,a,y\n1,2,3\n"), {}, r"t.csv has two columns of the same name, or .*; it has 'a', 'a', 'y'"),
     "cut parquet": (lambda: _cut(parquet(with_target(x=range(1000)))), {}, UNREADABLE + "Parquet magic bytes not found"),
     "damaged parquet": (_damaged_parquet, {}, r"t.parquet, column 'x' " + UNREADABLE),
     "nested": (lambda: parquet(with_target(a=[[1, 2], [3]])), {}, r"'a' holds nested values \(list<.*: leave it out \(drop='a'\)"),
@@ -398,10 +398,10 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {  # a source, options, an
     "names of targets": (
         lambda: with_target(n=["a"], x=[1]),
         {"target": ["y", "n"]},
-        r"^target 'n' holds string values: use numeric targets, or one target of names",
+        r"^target 'n' holds string values: use numbers only, or one column of names",
     ),
     "large target": (lambda: csv(f"a,y\n1,{2**63}\n2,1\n"), {}, r"^target 'y' exceeds int64: to take its numbers .* category='y'$"),
-    "a mask's name": (lambda: with_target(**{"a": MASKED, "a.missing": [1, 2]}), {}, r"^column 'a.missing' has the name of"),
+    "a mask's name": (lambda: with_target(**{"a": MASKED, "a.missing": [1, 2]}), {}, r"^column 'a.missing' clashes with the"),
 }
 
 

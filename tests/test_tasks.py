@@ -138,7 +138,7 @@ def test_a_missing_ray_is_named(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in/a", 20)
     code = "import sys; sys.modules['ray'] = None; from fastdata.entry import prep_main; prep_main()"
     found = run(sys.executable, "-c", code, tmp_path / "in", tmp_path / "o.fds", "--size", "16", "--engine", "ray")
-    assert found.returncode == 1 and "needs ray, which is not installed: pip install" in found.stderr
+    assert found.returncode == 1 and "ray is needed, but not installed: pip install" in found.stderr
     assert not list((tmp_path / "o.fds").rglob("*.tmp"))
 
 

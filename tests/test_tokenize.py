@@ -107,7 +107,7 @@ def test_several_texts_are_rows(tmp_path: Path) -> None:
     for k, caption in enumerate(CAPTIONS):
         row = ([*caption.encode()] + [256] * LENGTH)[:LENGTH]
         assert found[k].tolist() == [row] * (k % 3) and found[k].shape == (k % 3, LENGTH)
-    with pytest.raises(PrepError, match=r"tokenize all=bytes: rows of all \(json\) need a length: give all=bytes:LENGTH"):
+    with pytest.raises(PrepError, match=r"tokenize all=bytes: json columns need a length: give all=bytes:LENGTH"):
         prepared(table().parent, tmp_path / "p.fds", "all=json", "bytes")
 
 
@@ -126,7 +126,7 @@ def test_the_tokenizer_belongs_to_the_store(tmp_path: Path) -> None:
     assert "<start>" in LMDBDataset(out).decode([plain(own()).token_to_id("<start>")])
     prep(table(), out, overwrite=True, **options)
     assert not (out / "columns" / "caption.tokenizer.json").exists()
-    with pytest.raises(StoreError, match=r"decode takes a column of tokens by name; .* has none$"):
+    with pytest.raises(StoreError, match=r"column must name a column of tokens; .* has none$"):
         LMDBDataset(out).decode([1], "caption")
 
 
@@ -134,7 +134,7 @@ def test_wrong_use() -> None:
     wrong = {
         "give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH": ["caption"],
         "there is no column mood of text .columns: caption .text., n .int64..; --fields stores": ["mood=bytes"],
-        "LENGTH 0 must be more than 0, the tokens that bytes adds": ["caption=bytes:0"],
+        "LENGTH must be above 0, the number of tokens that bytes adds": ["caption=bytes:0"],
         "there is no column caption of text": ["caption=bytes", "caption=bytes:4"],
         "tokenize gpt2.json is neither a Hugging Face tokenizer.json": ["caption=gpt2.json:4"],
     }

@@ -209,7 +209,7 @@ def test_wrong_arguments() -> None:
         "must be one of join, mask, align": {"documents": "cut"},
         "leave documents out": {"mode": "document", "documents": "align"},
         "must be positive": {"block_size": 0},
-        "make no row of inputs": {"block_size": 40_000_000},
+        "make no row with block_size": {"block_size": 40_000_000},
     }
     for message, options in wrong.items():
         with pytest.raises(ValueError, match=message):

@@ -107,7 +107,7 @@ def test_a_damaged_file_rejects_its_image(tmp_path: Path, files: dict[str, Any],
         ({"l/a.txt": "", "l/data.yaml": "names: {0: a, 2: b}"}, "names must be a list of names, or map 0, 1, 2, ... to names"),
         ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a, b]\nflip_idx: [1, 0]"}, "idx must swap"),
         ({"l/a.txt": "", "l/a.yaml": "names: [a]", "l/b.yaml": "names: [b]"}, "name different classes; keep one"),
-        ({"l/b.txt": ""}, "belongs to an image: the first image is a.png, the first .txt is b.txt"),
+        ({"l/b.txt": ""}, "belongs to an input: the first input is a.png, the first .txt is b.txt"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, files: dict[str, Any], message: str) -> None:

@@ -70,7 +70,7 @@ class MissingExtraError(FastDataError, ImportError):
     """An optional package is not installed; the message names the pip command."""
 
     def __init__(self, package: str) -> None:
-        super().__init__(f"this needs {package}, which is not installed: pip install {package}")
+        super().__init__(f"{package} is needed, but not installed: pip install {package}")
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def needs(package: str) -> Iterator[None]:
         raise MissingExtraError(package) from None
 
 
-LACKS_MEMORY = "memory ran out, or the limit that `ulimit -v` shows is reached: use fewer workers, or raise the limit"
+LACKS_MEMORY = "memory ran out, or the limit of `ulimit -v` is reached: use fewer workers, or raise the limit"
 _LACKING = {
     errno.EMFILE: "too many files are open: raise the limit of this process, which `ulimit -n` shows",
     errno.ENFILE: "too many files are open on this machine: raise fs.file-max, or run fewer processes",

@@ -56,7 +56,7 @@ class TableColumn:
     name: str
     type: str  # the widest Arrow type of such values: "int64", "timestamp[us]" (since 1970), "string" (the place in `names`)
     dtype: str  # numpy's name of it
-    missing: int | None = None  # how many values are missing; None: none is, and there is no mask
+    missing: int | None = None  # how many values are missing; None: none, and no mask
     names: tuple[str, ...] | None = None  # of a category, in the order of its codes; None: it is none
 
 
@@ -227,7 +227,7 @@ def _labels(columns: Sequence[TableColumn]) -> Labels:
     if len(columns) == 1 and (first.names is not None or first.type == "bool"):
         return Labels("class", first.names or ("false", "true"))
     if column := next((column for column in columns if not column.type.startswith((*NARROWED, "bool"))), None):
-        raise ValueError(f"target {column.name!r} holds {column.type} values: use numeric targets, or one target of names")
+        raise ValueError(f"target {column.name!r} holds {column.type} values: use numbers only, or one column of names")
     if len(columns) > 1 or "int" not in first.type:
         return Labels("vector", names)
     if first.dtype == "uint64":
@@ -289,7 +289,7 @@ def _read_csv(path: Path, untyped: Container[str]) -> Any:
     pa, rows, delimiter = import_pyarrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):
-        raise StoreError(f"{path}: its first line must name all columns (to_csv: index=False), found {listed([*map(repr, names)])}")
+        raise StoreError(f"{path}: line 1 must name all columns (pandas: to_csv(index=False)), found {listed([*map(repr, names)])}")
     with path.open("rb") as file:
         if any(b'"' in line for line in file):
             deque(rows, maxlen=0)
@@ -408,13 +408,13 @@ def _read(
     for part in parts:
         if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
             found = listed([*map(repr, part.schema.names)])
-            raise StoreError(f"{part.name} has two columns of one name, or other columns than {parts[0].name}; it has {found}")
+            raise StoreError(f"{part.name} has two columns of the same name, or other columns than {parts[0].name}; it has {found}")
     chosen = [column for column in names if column not in wanted["drop"]]
     for option, known in (("drop", names), ("target", chosen), ("category", chosen)):
         if unknown := [column for column in wanted[option] if column not in known]:
             raise ValueError(f"{option} is {unknown[0]!r}, but must be among the columns {listed([*map(repr, known)])} of {name}")
     if not {*chosen} - {*wanted["target"]}:
-        raise ValueError(f"{name} has {listed([*map(repr, names)])}, all targets or dropped: nothing is left to learn from")
+        raise ValueError(f"all columns of {name} are targets or dropped ({listed([*map(repr, names)])}): keep one to learn from")
 
     def read(each: str) -> tuple[TableColumn, Array, Array]:
         return _values(each, parts, names=each in wanted["category"], other=classes.get(each))
@@ -438,7 +438,7 @@ def _read(
         arrays[each] = np.ascontiguousarray(values, dtype)
         if count is not None:
             if each + MASK in chosen:
-                raise ValueError(f"column {each + MASK!r} has the name of the mask of {each!r}: rename it")
+                raise ValueError(f"column {each + MASK!r} clashes with the mask of {each!r}: rename it")
             arrays[each + MASK] = np.ascontiguousarray(missing)
     return name, columns, arrays
 
@@ -461,7 +461,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     type = "string" if pa.types.is_dictionary(kind) else str(kind)
     kinds = {type, type if other is None else other.type} - {"null"}
     if other is not None and len(kinds) > 1 and not all(one.startswith(NARROWED) for one in kinds):
-        raise ValueError(f"column {name!r} holds {type} values, but {other.type} in the table of classes=: write both alike")
+        raise ValueError(f"column {name!r} holds {type} values, but {other.type} values in the table of classes=: write both alike")
     if type != "string":
         return TableColumn(name, type, values.dtype.name), values, missing
     digits = all(each.isascii() and each.isdigit() for each in texts)

@@ -108,7 +108,7 @@ def test_classes_of_one_name_in_two_forms_are_one_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("image", "mask"), [("s_1", "s_2"), ("video_0001_10", "video_0001_11"), ("1", "10")])
 def test_numbers_are_no_words_that_all_names_add(image: str, mask: str, tmp_path: Path) -> None:
     write_files(tmp_path, {f"i/{image}.png": picture(0, 20, 30), f"m/{mask}.png": picture(0, 20, 30)})
-    with pytest.raises(PrepError, match=r"no mask in .* belongs to an image"):
+    with pytest.raises(PrepError, match=r"no mask in .* belongs to an input"):
         prep(tmp_path / "i", tmp_path / "o.fds", masks=tmp_path / "m")
 
 
@@ -118,6 +118,6 @@ def test_masks_of_cityscapes(count: int, tmp_path: Path) -> None:
         for folder, end, data in (("i", "leftImg8bit", picture(k, 20, 30)), ("m", "gtFine_labelIds", (MASK + k) % 5)):
             write_files(tmp_path / folder, {f"aachen/aachen_{k:06d}_000019_{end}.png": data})
     made = prep(tmp_path / "i", tmp_path / "o.fds", masks=tmp_path / "m", codec="png", workers=1)
-    assert made.kept == count and 'mask: names have "_gtFine_labelIds" where those of the images have "_leftImg8bit"' in made.notes
+    assert made.kept == count and 'mask: names have "_gtFine_labelIds" where those of the inputs have "_leftImg8bit"' in made.notes
     for k, (image, mask) in enumerate(MaskDataset(made.out)):
         assert np.array_equal(image.permute(1, 2, 0), picture(k, 20, 30)) and np.array_equal(mask, (MASK + k) % 5)

@@ -53,7 +53,7 @@ def test_a_pointer_is_an_error(tmp_path: Path, kind: str, name: str) -> None:
 def test_tokens_of_another_dtype_are_refused(tmp_path: Path, dtype: str, largest: int) -> None:
     ids = np.random.default_rng(0).integers(0, largest if dtype != "u1" else 250, 20_000)
     ids.astype(dtype).tofile(tmp_path / "train.bin")
-    with pytest.raises(FastDataError, match=r"wrong-dtype.* but a .bin holds uint16: np.fromfile"):
+    with pytest.raises(FastDataError, match=r"wrong-dtype.*; a .bin must hold uint16: np.fromfile"):
         prep(tmp_path / "train.bin", tmp_path / "o.fds", workers=1)
 
 

@@ -155,7 +155,7 @@ def test_another_run_continues_and_another_plan_is_refused(photos: Path, expecte
 
 
 def test_wrong_arguments(photos: Path, s3: FaultServer, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^overwrite replaces a store on a disk, but OUT s3://bucket/photos.fds is in object"):
+    with pytest.raises(ValueError, match=r"^overwrite replaces stores on disk, but OUT is s3://bucket/photos.fds: give a folder"):
         fastdata.prep(photos, URL, overwrite=True)
     for refused in (
         lambda: fastdata.prep_plan(photos, URL),

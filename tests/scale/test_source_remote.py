@@ -200,7 +200,7 @@ def test_over_https_there_are_no_folders(root: Path, s3: FaultServer, tmp_path: 
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     base = f"{s3.url}/bucket"
     same(prepared(base, source, options, tmp_path / "a.fds").out, expected)
-    with pytest.raises(PrepError, match=r"/bucket/tars does not exist; http:// does not list folders: give a tar"):
+    with pytest.raises(PrepError, match=r"/bucket/tars does not exist; http:// does not list folders: instead of a folder"):
         fastdata.prep(f"{base}/tars", tmp_path / "b.fds")
     with pytest.raises(PrepError, match=r"1 of 1 paths are absent: http://.*/0\*.tar; http:// does not list folders"):
         fastdata.prep(f"{base}/tars/0*.tar", tmp_path / "b.fds")

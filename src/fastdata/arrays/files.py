@@ -70,7 +70,7 @@ def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
             raise
         raise CodecError(f"it is damaged, or ends early: {error}"[:200]) from None
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise CodecError(f"it holds {values.dtype}, but must hold integers or floats of 8 to 64 bits", "dtype")
+        raise CodecError(f"it holds {values.dtype}, but must hold booleans, integers or floats of 8 to 64 bits", "dtype")
     _check_size(values.nbytes, max_bytes)
     if max(values.shape, default=0) >= 1 << 32:
         raise CodecError(f"its shape is {values.shape}, but sides must be below 2^32", "too-large")
@@ -101,7 +101,7 @@ def _map_npy(path: AnyPath) -> Array:
 def _read_npz(path: AnyPath, key: str | None, max_bytes: int) -> Array:
     names = npz_names(path)
     if key is None and len(names) != 1:
-        raise CodecError(f"it holds {len(names)} arrays: choose one with --key, such as {', '.join(names[:3])}", "several-arrays")
+        raise CodecError(f"it holds {len(names)} arrays, such as {', '.join(names[:3])}, but must hold only one", "several-arrays")
     name = names[0] if key is None else key
     if name not in names:
         raise CodecError(f"it has no array {name!r}; it has {', '.join(names[:5])}", "no-such-key")
@@ -163,4 +163,4 @@ def check_values(values: Array, name: str, *, rounded: bool = False, say: str = 
                 bad = ~((cast == part) & (cast.astype(part.dtype) == part) | ((cast != cast) & (part != part)))
         if bad.any():
             value = part[bad][0]
-            raise CodecError(f"its {values.dtype} value {value} is not exact in {name}, the dtype of the store: see {say}", "range")
+            raise CodecError(f"its {values.dtype} value {value} is not exact in {name}: see {say}", "range")

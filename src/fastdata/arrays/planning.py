@@ -107,7 +107,7 @@ def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
             channels, sides = laid_out(values.shape, options.channels)
             dtype = options.dtype or ("uint8" if values.dtype.kind == "b" else values.dtype.name)
             if dtype not in NUMBERS:
-                raise CodecError(f"it holds {dtype}: choose what to store with --dtype, such as --dtype int64")
+                raise CodecError(f"no store holds {dtype}: choose another dtype, such as --dtype int64")
             return dtype, channels, len(sides)
         except Exception as error:  # noqa: BLE001  the run will reject it
             problem = problem or f"{source.name}: {reject_of(error)[1]}"

@@ -117,7 +117,7 @@ def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
         if mended == before:
             break
     if "subsampling level" in warning:
-        raise unsupported(f"JPEG of {header.components} components with these sampling factors")
+        raise unsupported(f"JPEG of {header.components} components with unusual sampling factors")
     cut = "remature end" in warning or END_OF_IMAGE not in data
     raise CodecError(f"the JPEG is damaged: {warning}", "truncated" if cut else "undecodable")
 

@@ -39,7 +39,7 @@ def encode_jpeg(image: Array, *, quality: int = 90) -> bytes:
     """Encode uint8 pixels, RGB [H, W, 3] (as 4:2:0) or grey [H, W], as a baseline JPEG on the restart grid."""
     height, width = image.shape[:2]
     if max(height, width) > MAX_SIDE:
-        raise CodecError(f"{width} x {height} pixels: a JPEG holds at most {MAX_SIDE} a side; give a smaller --size", "too-large")
+        raise CodecError(f"{width} x {height} pixels: a JPEG has at most {MAX_SIDE} a side; shrink images with --size", "too-large")
     gray = image.ndim == 2
     params = [
         *(cv2.IMWRITE_JPEG_QUALITY, quality),

@@ -96,7 +96,7 @@ def _check_jp2(data: bytes) -> None:
     plain = (depths == {b"\7\1\1"} and components in (1, 3)) or (components == 1 and depths == {b"\x0f\1\1"})
     framed = kind >> 14 or any((left, top, tile_left, tile_top)) or not tile_width or not tile_height
     if framed or not plain or b"pclr" in head or b"cdef" in head or (b"colr" in head and not JP2_COLORS.search(head)):
-        raise unsupported("JPEG 2000 that is not RGB of 8 bits or grey of 8 or 16, or has alpha, a palette, subsampling or offsets")
+        raise unsupported("JPEG 2000 with alpha, a palette, subsampling, offsets, or pixels other than 8-bit RGB and 8/16-bit grey")
     tiles, seen = -(-width // tile_width) * -(-height // tile_height), len(set(TILE.findall(data, start)))
     if seen < tiles or END_OF_CODESTREAM not in data[start:]:
         raise CodecError(f"the JPEG 2000 codestream lacks tiles or its end: it has {seen} of {tiles} tiles", "truncated")
@@ -270,7 +270,7 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> Header:
     misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
     by_tifffile = misread_planes or (bits == 16 and (samples > 1 or photometric != BLACK_IS_0))
     if by_tifffile and (photometric == CMYK or PREMULTIPLIED in _extra_samples(tags)):
-        raise unsupported("TIFF with CMYK or premultiplied alpha in 16 bits or in planes")
+        raise unsupported("TIFF of 16 bits or in planes, with CMYK or premultiplied alpha,")
     height, width, turn = tags[HEIGHT], tags[WIDTH], tags.get(ORIENTATION, 1)
     if by_tifffile:
         return TiffHeader(height=height, width=width, orientation=turn if 1 <= turn <= 8 else 1, tags=tags)
@@ -284,7 +284,7 @@ def _check_pieces(tags: Mapping[int, Any], end: int, samples: int, bits: int, pl
     height, width, plain, tiled = tags[HEIGHT], tags[WIDTH], tags.get(COMPRESSION, PLAIN) == PLAIN, TILE_WIDTH in tags
     rows, columns = (tags[TILE_HEIGHT], tags[TILE_WIDTH]) if tiled else (min(tags.get(ROWS, height), height), width)
     if min(height, width, rows, columns) <= 0 or rows * columns > max(4 * height * width, 1 << 20):
-        raise CodecError(f"the TIFF of {height} x {width} pixels claims pieces of {rows} x {columns}", "undecodable")
+        raise CodecError(f"the {height} x {width} TIFF claims tiles or strips of {rows} x {columns}", "undecodable")
     offsets, row = tags.get(TILES if tiled else STRIPS, ()), -(-width * samples * bits // 8)
     unsaid = (-(-height * row // max(len(offsets), 1)),) * len(offsets) if plain else ()
     counts = tags.get(TILE_BYTES if tiled else STRIP_BYTES, unsaid)

@@ -58,7 +58,7 @@ class PngHeader(Header):
     def _colors(self) -> Array:
         """Return the palette, [256, 3 or 4]. Entries beyond its end are black, and opaque beyond the end of tRNS."""
         if not self.palette:
-            raise CodecError("the image has no palette", "undecodable")
+            raise CodecError("the PNG lacks its palette", "undecodable")
         colors = np.frombuffer(self.palette[:768].ljust(768, b"\0"), np.uint8).reshape(256, 3)
         alphas = np.frombuffer(self.transparency[:256].ljust(256, b"\xff"), np.uint8)
         return np.column_stack([colors, alphas]) if self.transparency else colors

@@ -15,7 +15,7 @@ from fastdata.system.machine import available_cores
 from fastdata.system.shared_memory import SharedArray
 from fastdata.types import Array
 
-LESS = "give max_bytes to keep the rest on disk, or read all from disk"  # if there is no memory for records
+LESS = "lower max_bytes to keep more on disk, or read all from disk"  # if there is no memory for records
 FILL_STEP = 64  # records per task: a million futures would take more memory than the records
 
 

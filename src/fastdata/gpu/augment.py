@@ -70,7 +70,7 @@ class Augment(nn.Module):
             boxes = (part.values.dim() > 1 for part in targets if isinstance(part, Ragged))  # or keypoints
             if self._moving and any((*masks, *boxes)):
                 text = f"{self._moving} moves pixels, but masks, boxes and keypoints would stay"
-                raise TypeError(f"{text}: move all together by kornia's AugmentationSequential, in a batch_transform=")
+                raise TypeError(f"{text}: move all together with kornia's AugmentationSequential, in a batch_transform=")
         if ids is None or epoch is None:
             raise TypeError("Augment takes a batch of a Loader, or images with ids= and epoch=: random numbers depend on these")
         if isinstance(images, tuple):
@@ -81,7 +81,7 @@ class Augment(nn.Module):
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
             found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(
-                f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize, and the images of "
+                f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize; augment the images of "
                 "a dict one by one, as augment(batch[0][NAME], batch.ids, batch.position[0])"
             )
         if len(ids) != len(images):
@@ -127,7 +127,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return float32 numbers with the shape and device of `out`, uniform in [0, 1) with 24 bits."""
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
-            found = f"{list(out.shape)} for {count} samples, but Augment needs one row per sample, or one row"
+            found = f"{list(out.shape)} for {count} samples, but Augment needs one row, or one per sample"
             raise TypeError(f"the transform draws a tensor {found}: omit that transform")
         rows = self._keys if length == count else self._common
         self._draws += 1

@@ -64,7 +64,7 @@ class Crop:
     def __post_init__(self) -> None:
         sides = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         if (len(sides) != 2 and not (self.any_axes and sides)) or not all(isinstance(n, int) and n > 0 for n in sides):
-            raise ValueError(f"{type(self).__name__}: size is {self.size!r}, but must be an int above 0, or (height, width)")
+            raise ValueError(f"{type(self).__name__}: size is {self.size!r}, but must be a positive int, or one per axis")
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -80,7 +80,7 @@ class Crop:
         """Return the side of the output along each of `axes` axes."""
         sides = (self.size,) * axes if isinstance(self.size, int) else self.size
         if len(sides) != axes:
-            raise ValueError(f"{type(self).__name__}: size is {self.size}, but must be one number, or one per axis ({axes})")
+            raise ValueError(f"{type(self).__name__}: size is {self.size}, but must be an int or tuple of {axes} ints")
         return sides
 
     def starts(self, u: Array, shapes: Array) -> Array:

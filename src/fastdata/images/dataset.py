@@ -47,24 +47,24 @@ class Fields:
         """Return the fields of these names, or None without names. Raise StoreError or ValueError if an argument is wrong."""
         if names is None:
             if min_visible:
-                raise ValueError(f"min_visible is {min_visible}, but there are no fields whose boxes it may drop: give fields too")
+                raise ValueError(f"min_visible is {min_visible}, but fields is None, so no boxes can be dropped: give fields too")
             return None
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) < len(wanted):
             raise ValueError(f"fields is {names!r}, but must be the name of a column, or several different names")
         columns = {name: values.column for name, values in columns_of(images).items()}
         if missing := [name for name in wanted if name not in columns]:
-            hint = "" if images.columns else "; fastdata-prep stores columns with --fields, annotations with --coco or --yolo"
+            hint = "" if images.columns else "; --fields, --coco and --yolo of fastdata-prep store columns"
             raise StoreError(f"there is no column {missing[0]} in {images.location}, only {', '.join(columns)}{hint}")
         if not 0 <= min_visible <= 1:
-            raise ValueError(f"min_visible is {min_visible}, but a share lies between 0 and 1")
+            raise ValueError(f"min_visible is {min_visible}, but must be from 0 to 1")
         groups = {columns[name].group for name in wanted} - {None}
         boxes = [name for name, column in columns.items() if column.geometry == "xyxy" and column.group in groups]
         read = tuple(columns[name] for name in dict.fromkeys([*wanted, *boxes]))
         if min_visible and not any(column.geometry == "xyxy" for column in read):
             raise ValueError(
                 f"min_visible is {min_visible}, but no boxes belong to {', '.join(wanted)} of {images.location}: give fields "
-                "that have some; fastdata-prep stores them with --coco, --yolo, or --fields NAME:xyxy (or xywh, cxcywh) for a table"
+                "with boxes, which fastdata-prep stores with --coco, --yolo, or --fields NAME:xyxy (or xywh, cxcywh)"
             )
         return cls(names if isinstance(names, str) else wanted, min_visible, read)
 
@@ -295,11 +295,11 @@ class ImageDataset(SlotDataset):
         crop = self.views[0].crop
         reasons = {
             "it has masks, which must be cropped with the images": self._masks is not None,
-            "it has several crops, which share what is decoded": self.has_views,
+            "it has several crops, which share the decoded pixels": self.has_views,
             "it has a transform, which takes decoded images": self.views[0].transform is not None,
             f"DALI cannot resize as {crop} does": crop and (crop.resizes_first or crop.interpolation != "bilinear"),
             "it has several images a sample; images= chooses one": self.images,
-            "its images are not held as a store's JPEGs (--codec jpeg)": not self._images.jpegs,
+            "its images are not JPEGs that --codec jpeg stored": not self._images.jpegs,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -349,7 +349,7 @@ class ImageDataset(SlotDataset):
         view = self.views[0]
         if self.has_views or view.crop is None:
             found = "several crops" if self.has_views else "no crop"
-            raise ValueError(f"a crop of {side} was asked for, but the dataset has {found}: give it one, such as RandomResizedCrop")
+            raise ValueError(f"schedule asks for crop {side}, but the dataset has {found}: give it one, such as RandomResizedCrop")
         return self.with_crop(replace(view, crop=replace(view.crop, size=side)))
 
     @property
@@ -367,7 +367,7 @@ class ImageDataset(SlotDataset):
         known = {name: values.column for name, values in self._images.columns.items() if values.column.tokens is not None}
         chosen = [*known] if column is None else [name for name in known if name == column]
         if len(chosen) != 1:
-            raise StoreError(f"decode takes a column of tokens by name; {self._images.location} has {', '.join(known) or 'none'}")
+            raise StoreError(f"column must name a column of tokens; {self._images.location} has {', '.join(known) or 'none'}")
         return decode_tokens(next(iter(self._images.stores)), known[chosen[0]], np.asarray(tokens).reshape(-1).tolist())
 
     def __add__(self, other: Any) -> Any:
@@ -395,14 +395,14 @@ class ImageDataset(SlotDataset):
         given = [one if isinstance(one, View) else View(one) for one in (crop if isinstance(crop, tuple) else [crop])]
         views = tuple(view.filled(hflip=hflip, vflip=vflip, transform=transform) for view in given)
         if not views:
-            raise ValueError("crop is an empty list: give a crop for each view, or None for the whole image")
+            raise ValueError("crop is empty: give one crop or several, or None for the whole image")
         follower = "the mask" if self._masks is not None else self._fields and self._fields.geometric
         follower = follower or (f"the other images of a sample ({', '.join(self.images)})" if self.images else None)
         if follower and (several or views[0].transform is not None):
             found = f"crop is a sequence of {len(views)}, but {follower} can follow only one crop: give one crop, not a sequence"
             if not several:
-                found = f"transform takes an image, and {follower} would not follow: transform them together on the device"
-            remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
+                found = f"transform takes an image, and {follower} would not follow: transform them together in batch_transform="
+            remedy = "images= chooses one image; RAMDataset(masks=False) leaves out masks"
             raise ValueError(f"{found}, or leave {follower} out; {remedy}")
         for view in views:
             if view.crop is not None and view.user is not None and view.user.crops:
@@ -490,7 +490,7 @@ class LMDBDataset(ImageDataset):
         if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
             raise StoreError(
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
-                "RAMDataset(masks=False) for images alone"
+                "RAMDataset(masks=False) for images only"
             )
         chosen = Fields.of(fields, first, min_visible)
         super().__init__(sources, names, fields=chosen, crop=crop, hflip=hflip, vflip=vflip, transform=transform)
@@ -575,7 +575,7 @@ class RAMImages(RAMDataset, ImageDataset):
                     raise ValueError(f"{name} is {value!r}, but a file is one image of one size: {name}= is for stores")
             sources = held = [FileImages(source, targets)]
         if ignore_index is not None and masks_of is None:
-            raise ValueError(f"ignore_index is {ignore_index}, but the dataset has no masks: leave it out")
+            raise ValueError(f"ignore_index is {ignore_index}, but the dataset has no masks: leave ignore_index out")
         nbytes = [one.memory(decoded) for one in held]
         count = how_many(np.sum(nbytes, axis=0), max_bytes)  # as many of each
         for one, each in zip(held, nbytes, strict=True):

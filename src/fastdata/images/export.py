@@ -164,7 +164,7 @@ def _rows(store: Store, variant: Variant, out: Path) -> Iterator[dict[str, Any]]
             yield {name: values[k] for name, values in found.items()}
     if lost:
         lie = "lie outside of their images after --resize crop" if lost > 1 else "lies outside of its image"
-        warn_user(f"export to {out}: left out {number_of(lost, 'box')} that {lie}, and the same instances in other columns")
+        warn_user(f"export to {out}: left out {number_of(lost, 'box')} that {lie}, and the matching entries of other columns")
 
 
 def read_columns(store: Store, variant: Variant, rows: Array) -> tuple[dict[str, Any], int]:

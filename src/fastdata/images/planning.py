@@ -63,7 +63,7 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
         if not mask.colors and _are_binary(found, companions[-1]):
             recipe = replace(recipe, mask=replace(mask, binary=True))
     if twice := [name for name, count in Counter(column.name for column in found.columns).items() if count > 1]:
-        raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
+        raise PrepError(f"--fields {twice[0]}: another column has this name: leave one out, or choose NAME in NAME=ENDING")
     columns, files = with_tokens(found.columns, options.tokenize)
     plan = make_plan(found, recipe, limit, columns=columns, files=files, companions=companions)
     no_labels = options.no_labels or bool(columns)
@@ -97,5 +97,5 @@ def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
         image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
         found[image.name] = image, match[2]
     if len(found) == 1:
-        raise ValueError(f"--images {options.images[0]} names one image, but is for several: give one for each, or leave it out")
+        raise ValueError(f"--images {options.images[0]} names one image, but is for several: repeat it for each, or leave it out")
     return list(found.values())

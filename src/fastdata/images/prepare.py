@@ -140,15 +140,15 @@ def prepare_image(
     shapes = [shape for shape, _, _ in frames]
     height, width = max(shapes, key=math.prod)
     if height * width > options.max_pixels:
-        what = f"--size would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
-        raise CodecError(f"{what}give a smaller --size, --no-upscale, or --resize long or stretch", "too-large")
+        what = f"--size would make the image {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
+        raise CodecError(f"{what}give a smaller --size, --no-upscale or --resize long", "too-large")
     with room(_memory(source, options, shapes)):
         records = _image_records(data, source, options, frames, scratch)
         for (_, recipe), (called, found) in zip(options.parts()[1:], companions, strict=True):
             try:
                 image, masks = SourceImage(found, max_pixels=options.max_pixels), isinstance(recipe, MaskRecipe)
                 if (image.height, image.width) != (source.height, source.width):
-                    what = f"{image.width} x {image.height} pixels, but the first image has {source.width} x {source.height}"
+                    what = f"{image.width} x {image.height} pixels; the sample's first image has {source.width} x {source.height}"
                     raise CodecError(what, "mask-size" if masks else "image-size")
                 if isinstance(recipe, MaskRecipe):
                     records += _mask_records(decode_mask(found, recipe, options.max_pixels), frames)
@@ -277,7 +277,7 @@ def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> A
         if recipe.binary and (high := values.max(initial=0)) in HIGHEST:
             if not is_binary(values):
                 what = f"the sampled masks hold 0 and one more value, so {high} is class 1; this mask holds other values too"
-                raise CodecError(f"{what}: write all masks with 0, 1, 2 and so on", "mask-values")
+                raise CodecError(f"{what}: write classes as 0, 1, 2 and so on", "mask-values")
             values = values != 0
     if values.max(initial=0) >> recipe.bits:
         raise CodecError(f"a mask has the value {values.max()}: 8 bits hold at most 255; give --mask-bits 16", "range")
@@ -300,7 +300,7 @@ def mask_values(data: bytes, max_pixels: int = 1 << 28) -> Array:
 def _header(data: bytes, max_pixels: int) -> PngHeader:
     header = SourceImage(data, max_pixels=max_pixels).header
     if not isinstance(header, PngHeader):
-        raise CodecError(f"a mask must be PNG, not {header.format}: other formats change values, or their meaning", "not-png")
+        raise CodecError(f"a mask must be PNG, not {header.format}: other formats may change its values", "not-png")
     if header.orientation != 1:
         raise CodecError("the mask has an EXIF orientation, which no mask may have: write it upright", "unsupported")
     return header
@@ -330,7 +330,7 @@ def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
     unknown = table[classes] != codes
     if unknown.any():
         first = tuple(rgb[unknown][0].tolist())
-        raise CodecError(f"the mask has colours that the palette lacks, such as {first} (pixels: {unknown.sum()})", "unknown-color")
+        raise CodecError(f"the mask has colours that the palette lacks (pixels: {unknown.sum()}), such as {first}", "unknown-color")
     return np.asarray(classes)
 
 

@@ -197,7 +197,7 @@ class FileImages(_Listed, _Holdable):
         values = np.full(len(self.paths), -1) if targets is None else np.asarray(targets)
         if len(values) != len(self.paths) or values.ndim > 2 or (values.ndim == 1) != (values.dtype.kind in "iu"):
             raise ValueError(
-                f"targets are {values.dtype} {values.shape}, expected int classes [{len(self.paths)}], or as many rows of floats"
+                f"targets are {values.dtype} {values.shape}, expected int [{len(self.paths)}] or float [{len(self.paths)}, columns]"
             )
         names = tuple(f"label{k + 1}" for k in range(values.shape[1])) if values.ndim == 2 else ()
         self.labels = Labels("vector" if names else "none" if targets is None else "class", names)
@@ -257,7 +257,7 @@ class ConcatImages(_Listed):
             if images.labels != first.labels or structs.replace(images.form, codec=first.form.codec) != first.form:
                 raise ValueError(
                     f"datasets of {_described(first)} and of {_described(images)} differ in labels or pixels: prepare the second "
-                    "with --classes of the first, and the same --gray, --bits and --mask-bits"
+                    "with the first as --classes, and the same --gray, --bits and --mask-bits"
                 )
         chosen = [(images, np.arange(len(images)) if rows is None else rows) for images, rows in parts]
         numbers = [np.full(len(rows), k) for k, (_, rows) in enumerate(chosen)]
@@ -292,7 +292,7 @@ class ConcatImages(_Listed):
         column = sources[0].column
         for values in sources[1:]:
             if structs.replace(values.column, ids=column.ids) != column:
-                raise ValueError(f"datasets with columns {column} and {values.column} cannot be concatenated: prepare both alike")
+                raise ValueError(f"columns {column} and {values.column} of two datasets differ: prepare both datasets alike")
 
         def batch(rows: Array) -> Array | Lists | list[Any]:
             items: list[Any] = [None] * len(rows)
@@ -362,4 +362,4 @@ def _naming(path: str) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {lacking(error) or f'{error.strerror}; leave it out of the list'}") from None
     except CodecError as error:
-        raise StoreError(f"{path} cannot be decoded: {error}; leave it out of the list, as fastdata-prep does") from None
+        raise StoreError(f"{path} cannot be decoded: {error}; leave it out of the list") from None

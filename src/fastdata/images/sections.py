@@ -52,7 +52,7 @@ class Masks(Entry, frozen=True):
         if ignore_index is None and pixels.get(chosen) and not void:
             raise ValueError(
                 f"the masks have pixels of class {chosen} ({pixels[chosen]} of them), which by default marks pixels outside "
-                f"of an image: give ignore_index={chosen} if a loss is to ignore them, or a number that is no class"
+                f"of an image: give ignore_index={chosen} if a loss is to ignore both, or a number that is no class"
             )
         return chosen
 
@@ -89,7 +89,7 @@ def join_masks(found: Sequence[Masks | None]) -> Masks | None:
     names = {masks.names for masks in sections}
     if len(names) > 1 or len(sections) < len(found):
         listed = " and ".join(", ".join(one) or "no names" for one in sorted(names))
-        raise ValueError(f"stores differ in masks or their classes (found: {listed}): prepare all with --masks and one --palette")
+        raise ValueError(f"stores differ in masks (classes: {listed}): prepare all with --masks and the same --palette, if any")
     pixels = sum((Counter(masks.pixels) for masks in sections), Counter[str]())
     return Masks(names.pop(), {name: pixels[name] for name in sorted(pixels, key=int)})
 

@@ -35,11 +35,11 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
             raise PrepError(f"--tokenize {option}: there is no column {name} of text (columns: {known}); --fields stores columns")
         many = column.type == "json"  # several texts for each image
         if many and length is None:
-            raise PrepError(f"--tokenize {option}: rows of {column} need a length: give {name}={tokenizer}:LENGTH")
+            raise PrepError(f"--tokenize {option}: json columns need a length: give {name}={tokenizer}:LENGTH")
         spec, data = find_tokenizer(tokenizer, "--tokenize")
         engine = load(spec, data)
         if length is not None and length <= (added := len(engine.encode_row("", None)[0])):
-            raise PrepError(f"--tokenize {option}: LENGTH {length} must be more than {added}, the tokens that {spec.name} adds")
+            raise PrepError(f"--tokenize {option}: LENGTH must be above {added}, the number of tokens that {spec.name} adds")
         pad = next((token for token in (engine.pad, engine.end) if token is not None), 0)
         tokens = ColumnTokens(spec, engine.vocab_size, None if length is None else pad)
         type, shape = "uint16" if engine.vocab_size <= 1 << 16 else "uint32", () if length is None else (length,)

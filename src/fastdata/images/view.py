@@ -167,7 +167,7 @@ class View:
         if len(shapes) == 1:
             return plan[0].shape
         if self.crop is None:
-            what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop"
+            what = "give the dataset crop=fastdata.RandomResizedCrop(224), or prepare with --size 224 --resize crop"
         else:
             what = f"{self.crop} does not fix the size; use Resize((height, width)) or CenterCrop"
         raise LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")

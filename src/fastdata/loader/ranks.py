@@ -18,9 +18,9 @@ from fastdata.system.machine import available_cores
 PATIENCE_S = 30.0  # before the user is told what is waited for
 WAITS = (
     "waits for the other ranks at the first pass of a Loader: iterate over it on every rank, or give split=False to a Loader that "
-    "some ranks use by themselves"
+    "only some ranks use"
 )
-SAME_SAMPLES = "gives each of the {} ranks the same samples: use a DistributedSampler, or no sampler, as the Loader splits samples"
+SAME_SAMPLES = "gives each of the {} ranks the same samples: use a DistributedSampler, or no sampler (the Loader splits samples)"
 
 
 @dataclass
@@ -91,8 +91,8 @@ class Ranks:
             if len(set(values)) > 1:
                 raise LoaderError(
                     f"{name} is {', '.join(map(str, values))} on the ranks of torch.distributed, but must be equal: "
-                    "give their Loaders the same arguments, or split=False for a Loader that some ranks use by themselves "
-                    "(dataset is shown as a checksum of its stores, subset, classes and targets)"
+                    "give their Loaders the same arguments, or split=False for a Loader that only some ranks use "
+                    "(a dataset is shown as a checksum of its stores, subset, classes and targets)"
                 )
         if drawn is not None and drawn[0] > 1 and all(each["drawn"] == drawn for each in states):
             raise LoaderError(f"the sampler {SAME_SAMPLES.format(len(states))}. split=False lets each rank read all samples")

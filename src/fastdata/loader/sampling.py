@@ -111,7 +111,7 @@ class Sampling:
         if self.batch_sampler is not None:
             excluded += ["sampler", "batch_size", "global_batch_size", "drop_last"]
         if given := [name for name in excluded if getattr(self, name) not in (None, False)]:
-            raise ValueError(f"a sampler decides the order, and a batch_sampler the batches too: leave out {', '.join(given)}")
+            raise ValueError(f"a sampler decides the order, and a batch_sampler also decides batches: leave out {', '.join(given)}")
         if hasattr(self.sampler, "__getitem__") and np.asarray(next(iter(self.sampler), 0)).dtype == bool:
             raise ValueError("sampler is a mask of booleans, not indices: give the Loader dataset.subset(mask)")
         if not hasattr(self.any_sampler, "__len__"):
@@ -179,5 +179,5 @@ class Sampling:
         owned = [value for one in samplers for value in getattr(one, "__dict__", {}).values() if isinstance(value, GENERATORS)]
         if owned and (state["epoch"] or state["consumed"]):
             raise ValueError(
-                "the sampler has a generator of its own, whose state was not saved: omit the generator; the Loader seeds torch's"
+                "the sampler has its own generator, whose state was not saved: omit that generator; the Loader seeds global ones"
             )

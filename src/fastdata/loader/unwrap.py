@@ -46,7 +46,7 @@ def _warn_of_classes(parts: Sequence[Any]) -> None:
             for k, name in enumerate(names):
                 if known.setdefault((what, k), name) != name:
                     warn_user(
-                        f"{what} {k} is {known[what, k]} in one dataset of this ConcatDataset, and {name} in another: both "
-                        "need equal names in one order (for classes, prepare with --classes; a TableDataset takes classes=)"
+                        f"{what} {k} is {known[what, k]} in one dataset of this ConcatDataset, and {name} in another: their "
+                        "lists of names must be equal (for classes, prepare with --classes; a TableDataset takes classes=)"
                     )
                     return

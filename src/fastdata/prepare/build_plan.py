@@ -43,7 +43,7 @@ def build_plan(
     if (place := to_path(source)).is_dir() and is_store(place):
         raise PrepError(
             f"SOURCE {source} is a store already: fastdata info {source} shows what it holds. To make another store, give the "
-            f"original SOURCE, or write the samples as files: fastdata export {source} DIR"
+            f"original SOURCE, or run fastdata export {source} DIR and give DIR"
         )
     kind = choose_kind(source, arguments)
     preload(kind.name)
@@ -95,7 +95,7 @@ def _own_options(kind: Modality, source: StrPath, arguments: dict[str, Any]) -> 
             raise TypeError(f"prep has no argument {name!r}")
         if owners and kind not in owners and _is_set(value, options_of(owners[0].options)[name].default):
             wrong = f"{as_option(name)} is about {owners[0].name}, but SOURCE {source} holds {kind.name}"
-            raise ValueError(f"{wrong}: leave it out, or give --kind")
+            raise ValueError(f"{wrong}: leave the option out, or give --kind")
     return build(kind.options, arguments)
 
 

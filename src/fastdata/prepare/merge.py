@@ -41,7 +41,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     """
     opened = [Store(path, kind=None) for path in stores]
     if len(opened) < 2:
-        raise ValueError(f"merge takes two or more stores, found {len(opened)}")
+        raise ValueError(f"merge takes two or more stores, not {len(opened)}")
     for other in opened[1:]:
         _check_alike(opened[0], other)
     root = Path(on_disk(out, "stores are merged")).absolute()
@@ -60,7 +60,7 @@ def _check_alike(first: Store, other: Store) -> None:
     """Raise a PrepError that says how two stores differ, if they cannot be merged."""
     one, two = first.manifest, other.manifest
     if one.kind != two.kind:
-        raise PrepError(f"{first.path} holds {one.kind}, {other.path} {two.kind}: only stores of one kind can be merged")
+        raise PrepError(f"{first.path} holds {one.kind}, {other.path} holds {two.kind}: only stores of one kind can be merged")
     was, now = ({**_seen(manifest.options), "columns": [*map(str, manifest.columns)]} for manifest in (one, two))
     forms = ([(v.name, v.form) for v in manifest.variants] + [manifest.images, manifest.columns] for manifest in (one, two))
     if was != now or next(forms) != next(forms):
@@ -69,7 +69,7 @@ def _check_alike(first: Store, other: Store) -> None:
     few, many = sorted((one.labels.names, two.labels.names), key=len)
     if one.labels.kind != two.labels.kind or few != many[: len(few)] or (one.labels.kind == "vector" and few != many):
         raise PrepError(
-            f"{first.path} and {other.path} differ in labels, or in the order of classes: prepare {other.path} with --classes "
+            f"{first.path} and {other.path} differ in labels or class order: for classes, prepare {other.path} with --classes "
             f"{first.path}, or both with one list of names"
         )
 

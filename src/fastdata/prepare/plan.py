@@ -60,7 +60,7 @@ class Plan:
     fields: tuple[Field, ...] = ()  # where the values of the columns come from
     roots: tuple[str, ...] = ()  # the folder of the inputs, and those of their companions: further images of a sample, and masks
     skipped: dict[str, int] = field(default_factory=dict)  # count of files left out, by extension
-    notes: tuple[str, ...] = ()  # lines about the inputs to show to the user
+    notes: tuple[str, ...] = ()  # lines about the inputs for the user
     stamps: dict[str, tuple[int, str]] = field(default_factory=dict)  # of files with many inputs: what changes if they are replaced
 
     @property
@@ -202,7 +202,7 @@ def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
     if lines := [f"  {name} {planned[name]}, here {here.get(name)}" for name in planned if planned[name] != here.get(name)]:
         raise PrepError(
             "\n".join([f"{host} would make other bytes than the machine that planned {work.store}:", *lines])
-            + "\nRun on a machine with the same libraries and processor, or plan again, to another OUT or with --overwrite."
+            + "\nRun on a machine with the same libraries and processor, or plan again with another OUT or --overwrite."
         )
     for root in map(to_path, plan.roots if inputs else ()):
         if isinstance(root, Path) and not (root.is_dir() and (root.samefile(".") or any(root.iterdir()))):
@@ -292,7 +292,7 @@ def read_plan(out: Path) -> tuple[Plan, dict[str, str]]:
         where = f"OUT {out} has no plan on {socket.gethostname()}"
         raise PrepError(f"{where}; make a plan with fastdata-prep plan SOURCE {out}, on a disk that all machines share") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PrepError(f"{plan_path(out)} is damaged ({error}); start again with --overwrite") from None
+        raise PrepError(f"{plan_path(out)} is damaged ({error}); start again with --overwrite or another OUT") from None
 
 
 def _checked(path: Path, total: str) -> bytes:

@@ -98,7 +98,7 @@ def prep(
     def make(work: PrepareRun) -> Summary:
         started = time.monotonic()
         if work.url and overwrite:
-            raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.url} is in object storage: give another URL")
+            raise ValueError(f"--overwrite replaces stores on disk, but OUT is {work.url}: give a folder, or leave --overwrite out")
         if work.url and (found := _at_url(work)) is not None:
             return found
         with claimed(work.out):

@@ -31,7 +31,7 @@ from fastdata.store.writer import ShardWriter
 from fastdata.system.children import end_with
 
 if TYPE_CHECKING:
-    from fastdata.prepare.plan import PrepareRun  # which each worker would pay for when it starts
+    from fastdata.prepare.plan import PrepareRun  # which each worker would pay for
 
 PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
 ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
@@ -179,7 +179,7 @@ def _check_unchanged(job: PrepareRun, task: ShardTask) -> None:
     root, names = to_path(job.plan.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
     for name, stamp in zip(names, stamps_of([root / name for name in names]), strict=True):
         if stamp != tuple(job.plan.stamps[name]):
-            raise PrepError(f"{root / name} changed after its inputs were listed: start again with --overwrite")
+            raise PrepError(f"{root / name} changed after its inputs were listed: start again with --overwrite or another OUT")
 
 
 def publish_shard(out: Path, shard: int, files: dict[str, Path], table: bytes) -> None:

@@ -144,7 +144,7 @@ class Bucket:
             except BaseException as error:  # obstore may panic, which is no Exception
                 if not isinstance(error, TypeError) and type(error).__name__ != "PanicException":
                     raise
-                raise ValueError(f"an option of storage is wrong ({', '.join(map(str, storage))}): {str(error)[:300]}") from None
+                raise ValueError(f"one option of storage ({', '.join(map(str, storage))}) is wrong: {str(error)[:300]}") from None
 
     def _key(self, path: str) -> str:
         """Return the key of an object below the URL, as text."""

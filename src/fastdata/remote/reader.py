@@ -316,7 +316,7 @@ class CachedShards:
                 os.close(descriptor)
             if info.st_nlink:
                 _remove(path)
-        raise StoreError(f"{path} was evicted {TRIES} times before it was read: make cache_size larger")
+        raise StoreError(f"{path} was evicted {TRIES} times before use: enlarge cache_size or the disk")
 
 
 class CachedReader(ShardReader):
@@ -445,7 +445,7 @@ def locate(
     if not is_url(path):
         if (cache, cache_size, storage) != (None, None, None) and isinstance(path, str | Path):
             what = "cache, cache_size and storage go with a URL, such as s3://bucket/photos.fds"
-            raise ValueError(f"{what}, but {os.fspath(path)} is a folder")
+            raise ValueError(f"{what}, but {os.fspath(path)} is a path")
         return path
     url = str(path)
     folder = cache if cache is not None else os.environ.get("FASTDATA_CACHE")

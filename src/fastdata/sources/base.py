@@ -79,7 +79,7 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
         file.seek(offset)
         data: bytes = file.read(length)
     if len(data) < length:
-        raise CodecError(f"the archive ends too early: {len(data)} of {length} bytes are there", "truncated")
+        raise CodecError(f"the archive ends too early: {len(data)} of {length} bytes were read", "truncated")
     return data
 
 
@@ -125,7 +125,7 @@ def pointer_of(begin: bytes) -> str:
 
 def even_sizes(path: AnyPath, count: int) -> list[int]:
     """Divide the bytes of an archive into `count` nearly equal parts."""
-    total = look(path)[0]  # a few bytes may claim any number of inputs, and each costs memory when it is listed
+    total = look(path)[0]  # a few bytes may claim any number of inputs, and listing each costs memory
     if not 0 <= count <= max(total, MIN_LIMIT):
         raise PrepError(f"{path} claims to hold {count} images in {total} bytes: it is damaged, or is no archive of images")
     return [(k + 1) * total // count - k * total // count for k in range(count)]
@@ -143,13 +143,13 @@ def list_tables(
             raise unreadable(path, error) from error
         first = first or columns
         if first._replace(others=columns.others) != columns:
-            raise PrepError(f"{path} has other columns, or other classes, than {files[0]}; prepare such files separately")
+            raise PrepError(f"{path} and {files[0]} differ in image column, label column or classes; prepare each by itself")
         inputs.extend(rows)
         labels.extend(values)
     if first is None:
         raise PrepError(f"the {INDEX} of SOURCE {root} lists no files of samples")
     by = f"column {first.label}" if first.label else ""
-    stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
+    stored = f"image column: {first.image}" + (f", label column: {first.label}" if first.label else "")
     notes = (not_stored(first.others, stored),) if first.others else ()
     found = SourceList(root, Labels("none"), inputs, notes=notes)
     return with_labels(found, labels, options, names=() if options.regression else first.names, by=by)
@@ -215,7 +215,7 @@ def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field
     if not kind or (images and kind != "tar"):
         return None
     if len(options.regression) > 1:
-        raise PrepError(f"--regression {' and '.join(options.regression)}: {source} has one label column; use --regression once")
+        raise PrepError(f"--regression {' and '.join(options.regression)}: for an archive or a sequence, use --regression once")
     options = options.of_source()
     if options.label_column not in (None, NO_LABELS) and kind == "tar":
         raise PrepError(f"--label-column {options.column}: SOURCE {source} has no columns; leave --label-column out")
@@ -235,7 +235,7 @@ def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
         return _inside(files[0])
     kinds = [_kind_of(file.name) if file.is_file() else "" for file in files]
     if "" in kinds and files != [path]:
-        what = "matches SOURCE, but is no .tar, .parquet or .arrow file; for images, give their folder or a table of paths"
+        what = "matches SOURCE, but is no .tar, .parquet or .arrow file; for image files, give their folder or table of paths"
         raise PrepError(f"{files[kinds.index('')]} {what}")
     if len(names := sorted(set(kinds))) > 1:
         raise PrepError(f"SOURCE mixes {' and '.join(names)}; prepare each kind by itself")

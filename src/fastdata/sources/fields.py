@@ -386,8 +386,8 @@ def _as_instances(column: Column, value: Any) -> Array:
             return found
         seen = np.where(found.any(axis=-1, keepdims=True), VISIBLE, 0.0)  # 0, 0 is where files put those that are not labelled
         return np.concatenate([found, seen], axis=-1)
-    points = f"{number_of(int(np.prod(each[:-1])), 'keypoint')} (x, y, or x, y, visibility) for each instance"
-    points = f"{column.name} has {points}: give the number of keypoints, such as {column.name}:xy[17]"
+    points = f"{number_of(int(np.prod(each[:-1])), 'keypoint')} ([x, y] or [x, y, visibility]) for each instance"
+    points = f"{column.name} has {points}: --fields sets their number, such as {column.name}:xy[17]"
     wanted = "boxes are lists of 4 numbers" if column.geometry == "xyxy" else points
     raise ValueError(f"it is an array of shape {list(array.shape)}, but {wanted}")
 
@@ -401,7 +401,7 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise CodecError(f"lists beside boxes or keypoints must be equally long: {said}; other lists need type json", "bad-field")
+        raise CodecError(f"lists beside boxes or keypoints must be equally long: {said}; otherwise, use type json", "bad-field")
     height, width = size
     sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)
     for k, field in enumerate(fields):

@@ -46,7 +46,7 @@ class Walk:
         for entry in list_entries(self._root / folder):
             name = posixpath.join(folder, entry.name)
             if _hidden(entry.name):
-                if entry.name != ".DS_Store" and not entry.name.startswith("._"):  # macOS' own, of other files
+                if entry.name != ".DS_Store" and not entry.name.startswith("._"):  # macOS' own
                     self._hidden.append(name)
             elif _is_folder(entry):
                 if isinstance(entry, os.DirEntry) and entry.is_symlink() and self._is_above(Path(entry), folder):
@@ -184,7 +184,7 @@ class FileIndex:
         often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(self._files))]
         if len(often) > 1 and "" not in often:
             added = listed(sorted(often))
-            raise PrepError(f"--masks holds more than one mask for an image, with suffixes {added}; give masks of one suffix only")
+            raise PrepError(f"--masks holds more than one mask for an image, with suffixes {added}; give masks of one suffix")
         return own, min(often, default="")
 
     def _added(self, stems: Container[str]) -> Counter[str]:
@@ -204,8 +204,8 @@ class FileIndex:
         """Yield notes on files without an input, or with several inputs. Raise PrepError if no file has an input."""
         unpaired = [file.name for file in self.unpaired()]
         if len(unpaired) == len(self):
-            first = f"the first image is {inputs.sources[0].name}, the first {called} is {[*unpaired, 'missing'][0]}"
-            raise PrepError(f"no {called} in {folder} belongs to an image: {first}; make the names equal, except for the extension")
+            first = f"the first input is {inputs.sources[0].name}, the first {called} is {[*unpaired, 'missing'][0]}"
+            raise PrepError(f"no {called} in {folder} belongs to an input: {first}; make the names equal, except for the extension")
         if unpaired:
             yield f"{called}: {number_of(len(unpaired), 'file')} without an input: {listed(unpaired)}"
         if shared := [name for name, uses in self._uses.items() if uses > 1]:
@@ -236,7 +236,7 @@ def with_files(
     index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk_files(folder) if belongs(name)), stem)
     added = index.suffixes(inputs) if called == "mask" else ("", "")
     sources = Packed(with_companion(source, index.find(source.name, *added), called) for source in inputs.sources)
-    told = [f'{called}: names have "{added[1]}" where those of the images have "{added[0]}"'] if added[0] else []
+    told = [f'{called}: names have "{added[1]}" where those of the inputs have "{added[0]}"'] if added[0] else []
     return replace(inputs, sources=sources, notes=(*inputs.notes, *told, *index.notes(inputs, called, folder)))
 
 
@@ -250,7 +250,7 @@ def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[An
         raise PrepError(f"--images: {twice[0]} is given more than once; give each image a folder of its own")
     if folders and len(folders) < len(images):
         missing = next(text for text, folder in found.items() if folder is None)
-        raise PrepError(f"--images {missing}: there is no such folder, in SOURCE {source} or elsewhere")
+        raise PrepError(f"--images {missing}: there is no such folder in SOURCE {source} or the current folder")
     return folders
 
 

@@ -105,11 +105,11 @@ def _defaults(kind: Any) -> tuple[Any, ...]:
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
 SHOWN = 5
-FLAT = "a .csv file of path,label (as SOURCE or --labels), or --label-from '(n\\d+)_', whose group is the class"
+FLAT = "a .csv with columns path,label (as SOURCE or --labels), or --label-from '(n\\d+)_', whose group is the class"
 DETAILS = {
     "missing": "there is no such file",
     "broken-link": "it is a link to a file that is not there",
-    "unreadable": "it cannot be examined: its name or its permissions forbid it",
+    "unreadable": "it cannot be examined: its name or permissions forbid it",
     "not-a-file": "it is no ordinary file",
     "no-label": "it has no label, unlike other inputs",
     "not-finite": "its label is not a finite number, or is too large for float32",
@@ -230,9 +230,9 @@ def label_notes(inputs: SourceList, *, masks: bool, no_labels: bool) -> Iterator
             yield f"classes without a sample: {len(empty)} ({listed(empty)})"
         if len(used) == 1 and used.total() > 1:
             more = f" One folder for each class, {FLAT}, would give more classes" if inputs.labelled_by == FOLDERS else ""
-            yield f"all samples have one class, {names[next(iter(used))]}: is this intended?{more}"
+            yield f"all samples have the same class, {names[next(iter(used))]}: is this intended?{more}"
     elif not masks:
-        archive = "--label-column COLUMN, if the archive has columns, or --label-from '([a-z]+)_', whose group is the class"
+        archive = "--label-column COLUMN, if SOURCE has columns, or --label-from '([a-z]+)_', whose group is the class"
         how = archive if any(source.locator for source in inputs.sources) else f"one folder for each class, {FLAT}"
         yield "labels: none, so targets will be -1" + ("" if no_labels else f". To add labels: {how}")
 
@@ -244,7 +244,7 @@ def reason_of(problem: str) -> str:
 
 def detail_of(problem: str) -> str:
     """Return a problem's details, or a sentence for its reason. Neither has an absolute path: a store is the same everywhere."""
-    return problem.partition(": ")[2] or DETAILS.get(problem, "this was found when the inputs were listed")
+    return problem.partition(": ")[2] or DETAILS.get(problem, "this problem was found when inputs were listed")
 
 
 def tried_path(root: AnyPath, reason: str, name: str) -> str:
@@ -255,5 +255,5 @@ def tried_path(root: AnyPath, reason: str, name: str) -> str:
 def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:
     """Make the error of a run that keeps no input. first: the first input and why it was rejected."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1]))
-    hint = "; the paths of a table are relative to its folder, or to --root FOLDER" if rejected.keys() <= ABSENT else ""
+    hint = "; if SOURCE is a table, paths are relative to its folder, or to --root FOLDER" if rejected.keys() <= ABSENT else ""
     return PrepError(f"none of {inputs} inputs can be used ({reasons}), so no store was made; the first: {first}{hint}")

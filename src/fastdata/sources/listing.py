@@ -60,7 +60,7 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
     no_column = None if options.labels is not None else options.path_column
     for name, value in (("--root", options.root), ("--split", options.split), ("--path-column", no_column)):
         if value is not None and not table:
-            raise PrepError(f"{name} {value} is about a table of paths (.csv, .tsv, .jsonl or .parquet), but SOURCE is {source}")
+            raise PrepError(f"{name} {value} needs a table of paths (.csv, .tsv, .jsonl or .parquet) as SOURCE, not {source}")
     if options.label_from is not None:
         return with_pattern(inputs, options)
     if options.labels is not None:
@@ -82,5 +82,5 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
 def skipped_files(inputs: SourceList) -> str:
     """Describe the skipped files, for a message that there are no inputs."""
     listed = ", ".join(f"{name} {count}" for name, count in inputs.skipped.most_common(5))
-    parts = [f"{number_of(inputs.skipped.total(), 'other file')} there ({listed})"] if listed else []
+    parts = [f"it has {number_of(inputs.skipped.total(), 'other file')} ({listed})"] if listed else []
     return "".join(f"; {part}" for part in [*parts, *inputs.notes])

@@ -24,7 +24,7 @@ def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
 def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
     """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "" if there is none."""
     if wanted not in ("", NO_LABELS, *columns):
-        raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
+        raise PrepError(f"{where} has no column {wanted} for labels; it has {', '.join(map(str, columns))}")
     if wanted:
         return wanted if wanted in columns else ""
     return find_column(columns, LABELS) or (likely[0] if len(likely) == 1 else "")

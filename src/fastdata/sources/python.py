@@ -49,11 +49,11 @@ class Items:
     """Images by index, perhaps with labels."""
 
     source: Any  # a sequence of images, pairs or dicts
-    labels: Sequence[Any] | None = None  # that of each item, if these can be had without reading the items
-    classes: Sequence[str] = ()  # the names of the numbered classes, if they are known
+    labels: Sequence[Any] | None = None  # of the items, if known without reading them
+    classes: Sequence[str] = ()  # names of the numbered classes, if known
     image_column: str = ""  # of each item; "": it has a usual name, or the item is the image
     label_column: str = ""
-    unread: dict[Any, None] = field(default_factory=dict)  # the names of other values of items
+    unread: dict[Any, None] = field(default_factory=dict)  # names of other values of items
 
     def __len__(self) -> int:
         return len(self.source)
@@ -64,7 +64,7 @@ class Items:
         if isinstance(item, Mapping):
             key = next((key for key in (self.image_column, *IMAGES) if key in item), None)
             if key is None:
-                raise CodecError(f"item {index} of source has no image or img, only {', '.join(map(str, item))}", "unsupported")
+                raise CodecError(f"item {index} of source has no key image or img, only {', '.join(map(str, item))}", "unsupported")
             labels = [self.label_column] if self.label_column else LABELS
             label = next((name for name in labels if name in item), None)
             self.unread |= dict.fromkeys(name for name in item if name not in (key, label, "path", "bytes"))
@@ -132,7 +132,7 @@ def _view_columns(
 ) -> Items:
     """View a DataFrame, or a Hugging Face dataset by its features; its images stay encoded unless a format is set."""
     if len({*names}) < len(names):
-        raise PrepError(f"source has two columns of one name: {', '.join(map(str, names))}")
+        raise PrepError(f"source has two columns of the same name: {', '.join(map(str, names))}")
     known = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
     if (image := next((name for name in (*known, *IMAGES) if name in names), None)) is None:
         listed, hint = ", ".join(map(str, names)), "a table without images is not prepared: TableDataset reads it"
@@ -190,8 +190,8 @@ def _image_file(image: Any, what: str) -> bytes:
     fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
     if pixels.dtype not in (np.uint8, np.uint16) or not fits or not pixels.size:
         kind = type(image).__name__ if pixels.dtype == object else f"{pixels.dtype} {list(pixels.shape)}"
-        wanted = "an image is an array of uint8 or uint16 ([H, W], [H, W, 1] or [H, W, 3]), a Pillow image, or the bytes or path"
-        wanted += " of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')"
+        wanted = "an image is an array of uint8 or uint16 ([H, W], [H, W, 1], [H, W, 3], or a tensor [C, H, W]), a Pillow image,"
+        wanted += " or the bytes or path of an image file; convert floats from 0 to 1: cast (x * 255).round() to uint8"
         raise CodecError(f"{what} is {kind}: {wanted}", "unsupported")
     native = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
     native = native if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
@@ -252,7 +252,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fiel
     name, size = f"{path.name}@{digest.hexdigest()[:16]}", total // max(len(sampled), 1)
     each = Packed(Source(f"{k:06d}", -1, size, locator=("python", name, k)) for k in range(count))
     others = [str(name) for name in items.unread if name not in named]
-    notes = (not_stored(others, "--fields stores values of items"),) if others else ()
+    notes = (not_stored(others, "to store more, use --fields"),) if others else ()
     columns = {"": Packed(f"item {k}" for k in range(count)), **cells}
     table = PathTable(Path("source"), columns, "", texts=False, schema={})
     listed = with_columns(SourceList(root, Labels("none"), each, notes=notes), table, range(count), fields)
@@ -287,7 +287,7 @@ def _open(path: AnyPath) -> Any:
             source = pickle.load(file)
         return _RemoteItems(Path(path).with_name(SOCKET)) if source is None else _view(source, NO_LABELS)
     except Exception as error:
-        raise PrepError(f"a worker cannot open SOURCE: {type(error).__name__}: {error}; give SOURCE as module:function") from error
+        raise PrepError(f"a worker cannot open SOURCE: {type(error).__name__}: {error}; give objects as module:function") from error
 
 
 def _call(match: re.Match[str], folder: Path) -> Any:

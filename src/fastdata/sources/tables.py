@@ -108,7 +108,7 @@ def _csv_rows(path: AnyPath) -> Iterator[dict[str, str]]:
     rows = filter(None, read_rows(path))
     names = [cell.strip() for cell in next(rows, ())]
     if len(set(names)) < len(names):
-        raise PrepError(f"{path} has two columns of one name: {', '.join(names)}")
+        raise PrepError(f"{path} has two columns of the same name: {', '.join(names)}")
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
             raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, but the first row has {len(names)}")
@@ -128,7 +128,7 @@ def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
                     raise ValueError(f"it is a {type(row).__name__}")
             except (ValueError, RecursionError) as error:
                 example = '{"path": "a.jpg", "label": "cat"}'
-                raise PrepError(f"{path}, line {number} is not an object of JSON, such as {example}: {error}") from None
+                raise PrepError(f"{path}, line {number} is not a JSON object, such as {example}: {error}") from None
             yield row
 
 
@@ -159,10 +159,10 @@ def read_rows(path: AnyPath) -> Iterator[list[str]]:
                 line = reader.line_num
         except csv.Error as error:
             wrong = f"{error}: a quote is missing, or stands inside of a quoted value, where it must be doubled"
-            raise PrepError(f"{path}, the row from line {line + 1} on: {wrong}") from None
+            raise PrepError(f"{path}, the row that begins at line {line + 1}: {wrong}") from None
         except UnicodeDecodeError as error:
             text = error.object[max(0, error.start - 20) : error.end + 20].decode("latin-1")
-            raise PrepError(f"{path} is not UTF-8: if {text!r} reads well, convert it with {_iconv('LATIN1', str(path))}") from None
+            raise PrepError(f"{path} is not UTF-8: if {text!r} is right, convert the file: {_iconv('LATIN1', str(path))}") from None
 
 
 def delimiter_of(path: AnyPath) -> str:
@@ -236,7 +236,7 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
             raise PrepError(f"{path} names {file!r} more than once; keep one row")
     if not meant:
         first = f"its first path is {table.names[0]!r}, but paths are relative to SOURCE, such as {[*files, 'photo.jpg'][0]!r}"
-        raise PrepError(f"{path} names no image of {inputs.root}: {first}")
+        raise PrepError(f"{path} names no input of {inputs.root}: {first}")
     present = {*files}
     lost = [file for file in by_file if file not in present]
     inputs = replace(inputs, sources=Packed(chain(inputs.sources, (Source(file, -1, -1, "missing") for file in lost))))
@@ -334,7 +334,7 @@ def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
     elif not field.typed and texts and any(cells) and all(map(is_number, filter(None, cells))):
         raise field_error(field, f"its values are not text: {give_type(field)}")
     if column.type == "bytes" and not texts:
-        raise field_error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
+        raise field_error(field, "bytes come from files or tar members (NAME=ENDING), or from a Parquet that holds the images")
     for row, cell in enumerate(cells):
         try:
             value = nested(parse_json(cell) if rest and table.texts else cell, rest)
@@ -392,6 +392,6 @@ def _label_columns(table: PathTable, others: Sequence[str], options: LabelOption
     likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
     label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
     if not label and likely:
-        names = "the column of classes with --label-column, or of numbers to predict with --regression"
+        names = "the column of classes with --label-column, or columns of numbers with --regression"
         raise PrepError(f"{table.path}: labels may be in {', '.join(likely)}: name {names}; --label-column none means no labels")
     return [label] if label else []

@@ -88,13 +88,13 @@ def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
                     yield Member(header.name.removeprefix("./").rstrip("/") or ".", header.offset_data, size, problem)
             end = tar.offset
     except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
-        raise damaged_file(path, f"is no tar, is damaged, or was cut short, at byte {end} ({error})") from None
+        raise damaged_file(path, f"is damaged or cut short at byte {end}, or is no tar ({error})") from None
     file.seek(end)
     if file.read(FULL_BYTES).strip(b"\0"):
         raise damaged_file(path, f"is damaged at byte {end}, where a member or the end of the tar should be")
     zeros = total - end
     if zeros != END_BYTES and not (END_BYTES < zeros < FULL_BYTES and total % tarfile.RECORDSIZE == 0):
-        raise damaged_file(path, f"was cut short, or has lost its end: {zeros} zeros follow its last member, at byte {end}")
+        raise damaged_file(path, f"was cut short, or has lost its end: {zeros} zeros follow its last member, from byte {end}")
 
 
 def _samples(file: BinaryIO, path: AnyPath, skipped: Counter[str]) -> Iterator[tuple[str, dict[str, Member]]]:
@@ -106,7 +106,7 @@ def _samples(file: BinaryIO, path: AnyPath, skipped: Counter[str]) -> Iterator[t
             skipped.update(_ending(member.name) for member in members)
             continue
         if hash(key) in seen:
-            raise PrepError(f"{path}: the members of {key!a} are not adjacent; write the tar again, with tar --sort=name")
+            raise PrepError(f"{path}: the members of sample {key!a} are not adjacent; rewrite the tar with tar --sort=name")
         seen.add(hash(key))
         by_ending = {_ending(member.name): member for member in members}
         if len(by_ending) < len(members):

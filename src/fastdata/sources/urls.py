@@ -64,7 +64,7 @@ class Client:
         return any(f"{url}/".startswith(f"{folder}/") for folder in self._listed)
 
     def listing(self, folder: str) -> dict[str, int]:
-        """Map each name in a folder to its size, or to FOLDER. Everything below the folder is listed unless it is known."""
+        """Map each name in a folder to its size, or to FOLDER. Everything below the folder is listed unless known."""
         if not self._is_listed(folder) and scheme(folder) not in WITHOUT_LISTS:
             bucket, key = self.at(folder)
             below = f"{key}/" if key else ""
@@ -128,7 +128,7 @@ class Client:
             raise (_no_object(url) if error.missing else error) from None
 
     def copy(self, url: str) -> str:
-        """Return the path of an object's copy on a local disk. The copy lasts until another one is made."""
+        """Return the path of an object's copy on a local disk, which lasts until another is made."""
         if self._copy[0] != url:
             size, (bucket, key), self._copy = self.size_of_object(url), self.at(url), ("", "")
             self.copies.close()
@@ -318,7 +318,7 @@ def to_path(where: StrPath) -> AnyPath:
 def explain_missing(path: AnyPath) -> str:
     """Return a hint on why a path does not exist: its server cannot list folders, or denies access."""
     if scheme(str(path)) in WITHOUT_LISTS:
-        instead = "give a tar, tars as 'shards-{000..099}.tar', a Parquet file, or a table of URLs"
+        instead = "instead of a folder, give a file, or, for images, tars as 'shards-{000..099}.tar' or a table of URLs"
         return f"; {scheme(str(path))}:// does not list folders: {instead}"
     return "; perhaps access is denied: check the credentials and the policy of the bucket" if isinstance(path, UrlPath) else ""
 

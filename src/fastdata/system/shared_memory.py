@@ -66,7 +66,5 @@ class SharedArray:
         with suppress(OSError):
             descriptor = os.open(f"/proc/{owner}/fd/{number}", self._FLAGS)
         if descriptor < 0 or os.fstat(descriptor).st_ino != inode:
-            raise StoreError(
-                f"process {owner} no longer holds this data: keep the dataset alive while others use it, or make it again here"
-            )
+            raise StoreError(f"process {owner} no longer holds this data: keep the dataset alive there, or make it again here")
         self._attach(descriptor, dtype, shape)

@@ -113,8 +113,8 @@ class TokenDataset(Fixed, Dataset[Any]):
         self._length = self._count_rows()
         if not self._length:
             raise ValueError(
-                f"{self.path} has {self.num_tokens} tokens (documents: {self.num_documents}), which make no row of inputs and "
-                f"a target with block_size {self.block_size}: choose a smaller block_size"
+                f"{self.path} has {self.num_tokens} tokens (documents: {self.num_documents}), which make no row with "
+                f"block_size {self.block_size}: use a smaller block_size, or longer texts"
             )
 
     def _count_rows(self) -> int:
@@ -235,7 +235,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         try:
             first = part_of(fraction, seed, chosen, None)
         except ValueError as error:
-            raise ValueError(f"{error}; to get more documents of a .txt, prepare with --split-lines or --split-on") from None
+            raise ValueError(f"{error}; to get more documents from a .txt, prepare with --split-lines or --split-on") from None
         parts = copy.copy(self), copy.copy(self)
         for part, documents in zip(parts, (first, ~first), strict=True):
             part._chosen = SharedArray.of(chosen[documents])

@@ -247,7 +247,7 @@ def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Ar
         raise CodecError(f"it is {pointer}", "pointer")
     if other := _other_dtype(probe):
         convert = "np.fromfile(FILE, DTYPE).astype('<u2').tofile('train.bin') converts it"
-        raise CodecError(f"{other}, but a .bin holds uint16: {convert}", "wrong-dtype")
+        raise CodecError(f"{other}; a .bin must hold uint16: {convert}", "wrong-dtype")
     ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(tokens == end) + 1
     lengths = np.diff(np.unique(np.concatenate([[0], ends, [len(tokens)]])))[: piece.documents]
     return tokens[: int(lengths.sum())], lengths

@@ -262,7 +262,7 @@ def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -
         yield Piece(name, 0, -1, size, "no-field")
         return
     if field not in text:
-        raise PrepError(f"{root / name} has no column {field!r} of text; it has {', '.join(text)}: name one with --field")
+        raise PrepError(f"{root / name} has no text column {field!r}, only {', '.join(text)}: name one with --field")
     groups = max(1, min(count, -(-size // at_most)))
     for begin, end in pairwise(k * count // groups for k in range(groups + 1)):
         yield Piece(name, begin, end, size * (end - begin) // max(count, 1))

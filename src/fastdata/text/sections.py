@@ -72,7 +72,7 @@ def check(store: Store) -> None:
     if ends[-1] != sum(counts) or not np.array_equal(ends[:-1], store.samples["start"]):
         raise FormatError(f"{store.location}: the table of documents does not fit the tokens; prepare the store again")
     if len(store.manifest.variants) > 1 or len(counts) != len(store.manifest.shard_samples):
-        raise FormatError(f"{store.path} has more than one variant, or not one token count per shard; prepare it again")
+        raise FormatError(f"{store.path} has several variants, or its token counts do not match its shards; prepare it again")
     (variant,) = store.manifest.variants
     sizes = [count * np.dtype(variant.form.dtype).itemsize for count in counts]
     parts = [[min(size - start, RECORD_BYTES) for start in range(0, size, RECORD_BYTES)] for size in sizes]

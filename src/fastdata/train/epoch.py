@@ -15,7 +15,7 @@ from fastdata.train.checkpoint import random_state, restore_random
 from fastdata.train.world import World
 
 END = object()
-NO_BATCHES = "a set smaller than a batch needs drop_last=False; a generator can be read only once: pass an iterable that restarts"
+NO_BATCHES = "datasets smaller than a batch need drop_last=False; a generator can be read only once: pass an iterable that restarts"
 
 
 def check_rank(loader: Any, world: World) -> None:
@@ -122,7 +122,7 @@ class Epoch:
 
 
 def _unequal(found: str) -> FastDataError:
-    return FastDataError(f"the loaders have {found}, so ranks would hang: give them equally many batches, as a Loader does")
+    return FastDataError(f"the loaders have {found}, so ranks would hang: give them equally many batches, as fastdata.Loader does")
 
 
 def first_tensor(batch: Any) -> Tensor | None:

@@ -29,7 +29,7 @@ def losses_of(result: Any) -> Losses:
     if not isinstance(losses, Tensor) or not losses.is_floating_point() or not isinstance(second, Tensor | Real | None):
         raise TypeError(f"loss_fn returned {_described(result)}: {EXPECTED}")
     if torch.is_grad_enabled() and not losses.requires_grad:
-        raise TypeError(f"loss_fn returned {_described(result)} without a graph, so there is no gradient: don't detach it")
+        raise TypeError(f"loss_fn returned {_described(result)} without a graph: avoid detach, no_grad and freezing all weights")
     if second is None:
         if not losses.dim():
             raise TypeError(f"loss_fn returned a single number, but means of batches cannot be combined: {EXPECTED}")

@@ -103,7 +103,7 @@ class Schedule:
         """Continue from a state; load the state of the optimizer first. As in torch, a scheduler gets its saved arguments back."""
         own, found = (_name(self._scheduler), self.every), (state["scheduler"], state["every"])
         if own != found:
-            raise ValueError(f"the scheduler is {own}, in the checkpoint it is {found}: pass the same, or start a new run")
+            raise ValueError(f"the scheduler is {own}, but the checkpoint has {found}: pass the same, or start a new run")
         self._set(state["update"])
         if self.of_torch:
             self._scheduler.load_state_dict(copy.deepcopy(state["state"]))
@@ -116,7 +116,7 @@ def _when(scheduler: object, option: object) -> tuple[str, str]:
     if isinstance(scheduler, ReduceLROnPlateau):
         return "evaluation", str(option or "loss")
     if isinstance(scheduler, LRScheduler):
-        need(option in (None, "update", "epoch"), "the second item of the pair", option, "'update' or 'epoch'")
+        need(option in (None, "update", "epoch"), "the second item of scheduler", option, "'update' or 'epoch'")
         return str(option or ("update" if _is_per_update(scheduler) else "epoch")), ""
     if isinstance(scheduler, type) or not (scheduler is None or callable(scheduler)) or option is not None:
         raise TypeError(f"the scheduler is {scheduler!r}: pass None, a function, a torch scheduler, or (torch scheduler, when)")
