@@ -70,9 +70,13 @@ def _room(path: Path) -> str:
 
 
 def _imported(tree: ast.AST) -> set[str]:
-    """Full names of the modules that a file imports, wherever in it."""
+    """Full names of the modules that a file imports, wherever in it, but for types."""
     names = set()
+    typed = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    skipped = {id(node) for block in typed for node in block.body}
     for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "fastdata":

@@ -42,7 +42,8 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 if TYPE_CHECKING:
     from fastdata.arrays.dataset import ArrayDataset
     from fastdata.bench.doctor import doctor
-    from fastdata.data.opening import RAMDataset, open
+    from fastdata.data.opening import RAMDataset
+    from fastdata.data.opening import open as open
     from fastdata.gpu.augment import Augment
     from fastdata.gpu.batch import Batch, Ragged
     from fastdata.gpu.batch_transform import NextToken

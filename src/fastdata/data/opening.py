@@ -5,16 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from fastdata import kinds
 from fastdata.remote.reader import locate
 from fastdata.store.manifest import read_current
 from fastdata.types import StrPath
 
+if TYPE_CHECKING:
+    from fastdata.images.crops import RandomResizedCrop, RandomScaleCrop, Resize
+    from fastdata.images.dataset import ImageDataset
+    from fastdata.text.dataset import TokenDataset
+
 CACHED = "cache", "cache_size", "storage"
 
 
+@overload
+def open(path: StrPath, *, crop: RandomResizedCrop | RandomScaleCrop | Resize, **arguments: Any) -> ImageDataset: ...
+@overload
+def open(path: StrPath, *, block_size: int, **arguments: Any) -> TokenDataset: ...
+@overload
+def open(path: StrPath, **arguments: Any) -> Any: ...
 def open(path: StrPath, **arguments: Any) -> Any:
     """Open a store as the dataset of its kind.
 
