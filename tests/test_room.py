@@ -59,7 +59,7 @@ def test_an_image_that_exceeds_this_machine_ends_the_run_and_is_no_reject(tmp_pa
     with pytest.raises(StoreError) as caught:
         prep(tmp_path / "in", tmp_path / "o.fds", max_pixels=10**12, workers=2)
     assert "b.png: 20,000.0 GB of memory are needed, but " in str(caught.value)
-    assert "run again with fewer workers or on a machine with more memory, or plan again with a smaller max_pixels" in str(
+    assert "run again with fewer workers or on a machine with more memory, or with overwrite and a smaller max_pixels" in str(
         caught.value
     )
     assert not (tmp_path / "o.fds" / "manifest.json").exists()

@@ -89,7 +89,7 @@ def _room(job: PrepareRun, source: Source, progress: ProgressReport, position: i
             progress.at(position)
             yield
     except MachineError as error:
-        advice = "run again with fewer --workers or on a machine with more memory, or plan again with a smaller --max-pixels"
+        advice = "run again with fewer --workers or on a machine with more memory, or with --overwrite and a smaller --max-pixels"
         raise MachineError(f"{source.name}: {error}: {advice}, which rejects the image") from None
 
 

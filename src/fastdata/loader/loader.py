@@ -79,7 +79,7 @@ class Loader(Fixed):
         device_prefetch: the most batches that are copied to the device ahead of the consumer.
         pin_memory: whether to page-lock the batches. Default: True if the device is a GPU.
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; only pixel
-            values differ, by 1 or 2.
+            values differ, by at most 2 on average.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, read this size and crop to this side.
         split: divide the samples among the ranks. False: deliver every sample to this rank, for instance if it alone evaluates.
         rank, world_size: by default looked up at `len` and `iter`: in torch.distributed if that is initialized, else in RANK and
