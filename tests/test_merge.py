@@ -182,16 +182,19 @@ def test_what_does_not_merge(pool: list[Path], tmp_path: Path) -> None:
     one, _ = pool
     source = classes(tmp_path / "x", {"a": 2})
     other = fastdata.prep(source, tmp_path / "x.fds", size=16, codec="png", classes=[*"ae"], workers=1).out
+    begun = fastdata.prep_plan(source, tmp_path / "begun.fds", size=16).out
     cases: list[tuple[list[Path], Path | str, str]] = [
         ([one, other], tmp_path / "m.fds", "codec rgb, now png"),
         ([one, stores.tokens()], tmp_path / "m.fds", "only stores of one kind"),
-        ([one, one], one, "is a store already|is or lies in"),
+        ([one, one], one, "is or lies in"),
+        ([one, one], other, "holds a store, or one"),
+        ([one, one], begun, "or one that is not finished"),
         ([one, one], one / "m.fds", "is or lies in"),
         ([one], tmp_path / "m.fds", "two or more"),
         ([one, one], "s3://bucket/m.fds", "merged on a disk"),
     ]
-    before = tree(one)
+    before = [tree(path) for path in (one, other, begun)]
     for paths, out, error in cases:
         with pytest.raises((PrepError, ValueError), match=error):
             fastdata.merge(paths, out)
-    assert tree(one) == before and not (tmp_path / "m.fds").exists()
+    assert [tree(path) for path in (one, other, begun)] == before and not (tmp_path / "m.fds").exists()

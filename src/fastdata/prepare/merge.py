@@ -14,7 +14,7 @@ from msgspec import structs
 from fastdata.errors import PrepError
 from fastdata.prepare.build_plan import on_disk
 from fastdata.prepare.folder import claimed, is_settled
-from fastdata.prepare.plan import differing
+from fastdata.prepare.plan import differing, plan_path
 from fastdata.store.columns import ColumnReader, write_column
 from fastdata.store.files import clear, index_file, is_store, link, shard_file, write_atomic, write_tables
 from fastdata.store.manifest import Labels, Manifest, Variant, commit
@@ -36,7 +36,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
         out: the store to make.
 
     Raises:
-        PrepError: the stores do not fit together, or `out` holds a store or other files.
+        PrepError: the stores do not fit together, or `out` holds a store, finished or not, or other files.
         StoreError: a store cannot be read.
     """
     opened = [Store(path, kind=None) for path in stores]
@@ -48,8 +48,8 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     if inside := next((store.path for store in opened if store.path in (root, *root.parents)), None):
         raise PrepError(f"OUT {root} is or lies in {inside}, one of the merged stores: choose another name")
     with claimed(root):
-        if is_store(root) or not is_settled(root):
-            raise PrepError(f"OUT {root} is a store already: choose another name, or remove it")
+        if is_store(root) or not is_settled(root) or plan_path(root).exists():
+            raise PrepError(f"OUT {root} holds a store, or one that is not finished: choose another name, or remove it")
         clear(root)
         _link_shards(opened, root)
         commit(root, _join(opened, root))
