@@ -218,7 +218,7 @@ def finish(work: PrepareRun) -> tuple[str, ...]:
             indices.setdefault(name, []).append(base64.b64decode(encoded))
     counts = tuple(kept for kept, _ in finished.values())
     if not any(counts):
-        first = first_reject(rejects, plan) or "none, as SOURCE is blank"
+        first = first_reject(rejects, plan)
         clear(out)
         shutil.rmtree(work.store / WORK, ignore_errors=True)
         with suppress(OSError):  # someone else has put a file there

@@ -194,7 +194,7 @@ class SplitsError(PrepError):
         self.splits, self.column, self.beside = {name: splits[name] for name in names}, column, beside
         self.stem = source.stem if column else source.absolute().name
         more = f" (beside them: {beside})" if beside else ""
-        text = f"{source} holds {' and '.join(names)} side by side{more}, which would be mixed; "
+        text = f"{source} holds {' and '.join(map(shlex.quote, names))} side by side{more}, which would be mixed; "
         text += "prepare each split by itself, with your options:"
         for name in names:
             command = ["fastdata-prep", splits[name], f"{self.stem}-{name}.fds", *["--split", name] * column]
@@ -254,6 +254,8 @@ def tried_path(root: AnyPath, reason: str, name: str) -> str:
 
 def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:
     """Make the error of a run that keeps no input. first: the first input and why it was rejected."""
+    if not rejected:
+        return PrepError("SOURCE is blank: it holds no document, so no store was made")
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1]))
     hint = "; if SOURCE is a table, paths are relative to its folder, or to --root FOLDER" if rejected.keys() <= ABSENT else ""
     return PrepError(f"none of {inputs} inputs can be used ({reasons}), so no store was made; the first: {first}{hint}")
