@@ -217,10 +217,10 @@ def test_formulas_in_numbers() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cosine(0), "total is 0, but must be a whole number of updates, from 1 on"),
-        (lambda: cosine(5, warmup=5), "warmup is 5, but must be a whole number from 0 on, below total (5)"),
+        (lambda: cosine(0), "total is 0, but must be a whole number of updates, at least 1"),
+        (lambda: cosine(5, warmup=5), "warmup is 5, but must be a whole number of at least 0, below total (5)"),
         (lambda: linear(5, final=-0.1), "final is -0.1, but must be a finite factor of 0 or more"),
-        (lambda: scale_lr(0.1, 0), "(batch_size, base) is (0, 256), but must be two whole numbers from 1 on"),
+        (lambda: scale_lr(0.1, 0), "(batch_size, base) is (0, 256), but must be two whole numbers, at least 1"),
         (lambda: scale_lr(0.1, 8, rule="cube"), "rule is 'cube', but must be 'linear' or 'sqrt'"),
     ],
 )

@@ -149,12 +149,12 @@ def test_wrong_use_of_characters(tmp_path: Path) -> None:
     assert found.returncode == 2 and "--val-fraction" in found.stderr and not (tmp_path / "bin").exists()
     export(path, tmp_path / "bin", to="nanogpt")
     train = tmp_path / "bin" / "train.bin"
-    with pytest.raises(PrepError, match="tokenizer chars takes its characters from SOURCE, which is not text here"):
+    with pytest.raises(PrepError, match="tokenizer chars needs a SOURCE of text"):
         fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")
     again = fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=path, end_token="none", workers=1)
     assert [*again.splits] == ["train", "val"] and again.skipped == {}, "meta.pkl lies beside them"
     assert np.array_equal(tokens(tmp_path / "b-train.fds"), np.fromfile(train, np.uint16))
     for damaged in ('["b", "a"]', "[]", "[" * 200_000):
         (path / "characters.json").write_text(damaged)
-        with pytest.raises(PrepError, match="is not a sorted list of characters"):
+        with pytest.raises(PrepError, match="is not the sorted list of characters"):
             made(tmp_path / "x", tokenizer=str(path), end_token="none")

@@ -207,7 +207,7 @@ def test_wrong_arguments() -> None:
     wrong: dict[str, dict[str, Any]] = {
         "must be one of random, sequential, document": {"mode": "all"},
         "must be one of join, mask, align": {"documents": "cut"},
-        "leave documents out": {"mode": "document", "documents": "align"},
+        "leave out documents=": {"mode": "document", "documents": "align"},
         "must be positive": {"block_size": 0},
         "make no row with block_size": {"block_size": 40_000_000},
     }

@@ -95,7 +95,7 @@ def test_a_checkpoint_of_another_model_or_scheduler(tmp_path: Path) -> None:
     for options in ({"model": nn.Linear(6, 3)}, {"scheduler": lambda update: 1.0}, {"precision": "fp16"}):
         with pytest.raises(FastDataError, match="another model, optimizer, precision, scheduler or fastdata") as raised:
             trainer(tmp_path, **options).fit([BATCH], epochs=1)
-        assert str(tmp_path) in str(raised.value) and "For a new run, pass resume=False" in str(raised.value)
+        assert str(tmp_path) in str(raised.value) and "for a new run, pass resume=False" in str(raised.value)
     anew = trainer(tmp_path, nn.Linear(6, 3), resume=False)
     anew.fit([BATCH], epochs=1)
     assert anew.update == 1

@@ -166,7 +166,7 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
     [
         ({"metrics": {"loss": summed}}, r"metrics is \['loss'\], but must be names other than loss, kind"),
         ({"precision": "fp8"}, "precision is 'fp8'.*fp32, bf16, fp16"),
-        ({"accumulate": 0}, "accumulate is 0, but must be a whole number from 1 on"),
+        ({"accumulate": 0}, "accumulate is 0, but must be a whole number, at least 1"),
         ({"log_every": 0}, "log_every is 0"),
         ({"clip_norm": 0}, "clip_norm is 0, but must be above 0, or None"),
         ({"recompute": (nn.Conv2d,)}, "recompute is 'Conv2d', but .*that some of the model's modules have"),

@@ -56,7 +56,7 @@ def test_kept_graphs_are_said_once(what):
             collected.append(last[0])
 
     texts = said(loss_fn, callbacks={"step": step})
-    assert len(texts) == 1 and "memory grows: collect loss.detach()" in texts[0]
+    assert len(texts) == 1 and "memory grows: keep loss.detach()" in texts[0]
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)

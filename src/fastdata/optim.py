@@ -31,10 +31,10 @@ class Curve:
     """
 
     def __init__(self, name: str, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:
-        need(total is None or is_whole(total, 1), "total", total, "a whole number of updates, from 1 on")
+        need(total is None or is_whole(total, 1), "total", total, "a whole number of updates, at least 1")
         warmup = arguments.get("warmup", 0)
         known = "" if total is None else f", below total ({total})"
-        need(is_whole(warmup, 0) and warmup < (total or math.inf), "warmup", warmup, f"a whole number from 0 on{known}")
+        need(is_whole(warmup, 0) and warmup < (total or math.inf), "warmup", warmup, f"a whole number of at least 0{known}")
         for key in ("start", "final"):
             need(0 <= arguments.get(key, 0) < math.inf, key, arguments.get(key), "a finite factor of 0 or more")
         self.total = total
@@ -83,7 +83,7 @@ def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1
     Up to rounding, the rates are those of torch's OneCycleLR(max_lr=lr, total_steps=total): the peak is at update
     ``peak_at * total - 1``, and the factor is `final` from update total - 1 on. Unlike torch's, it leaves momentum unchanged.
     """
-    need(0 <= peak_at < 1, "peak_at", peak_at, "a fraction of total, from 0 on and below 1")
+    need(0 <= peak_at < 1, "peak_at", peak_at, "a fraction of total, at least 0 and below 1")
     return Curve("onecycle", _onecycle, total, peak_at=peak_at, start=start, final=final)
 
 
@@ -104,7 +104,7 @@ def scale_lr(lr: float, batch_size: int, *, base: int = 256, rule: str = "linear
 
     `batch_size` is the number of samples in one update, over all ranks and accumulated batches.
     """
-    need(is_whole(batch_size, 1) and is_whole(base, 1), "(batch_size, base)", (batch_size, base), "two whole numbers from 1 on")
+    need(is_whole(batch_size, 1) and is_whole(base, 1), "(batch_size, base)", (batch_size, base), "two whole numbers, at least 1")
     need(rule in ("linear", "sqrt"), "rule", rule, "'linear' or 'sqrt'")
     k = batch_size / base
     return lr * (k if rule == "linear" else math.sqrt(k))
@@ -129,7 +129,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         >>> Trainer(model, loss_fn, Lamb(decay_groups(model, 0.01), lr=2e-3, pre_norm=True))  # doctest: +SKIP
         >>> Trainer(model, loss_fn, NovoGrad(decay_groups(model, 1e-3), lr=1e-2))  # doctest: +SKIP
     """
-    need(0 <= weight_decay < math.inf, "weight_decay", weight_decay, "a finite number from 0 on")
+    need(0 <= weight_decay < math.inf, "weight_decay", weight_decay, "a finite number, at least 0")
     decays: dict[nn.Parameter, bool] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

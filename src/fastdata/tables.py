@@ -359,7 +359,7 @@ def _widest(name: str, kind: Any) -> Any:
     if types.is_floating(value) or types.is_temporal(value) or types.is_boolean(value) or types.is_null(value):
         return value
     what = "nested values" if types.is_nested(value) else "bytes" if "binary" in str(value) else "values that have no dtype"
-    raise StoreError(f"column {name!r} holds {what} ({value}): leave it out (drop={name!r}), or make numbers or names of it first")
+    raise StoreError(f"column {name!r} holds {what} ({value}): leave it out (drop={name!r}), or convert it to numbers or text")
 
 
 def _as_names(array: Any, kind: Any) -> Any:
@@ -461,7 +461,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     type = "string" if pa.types.is_dictionary(kind) else str(kind)
     kinds = {type, type if other is None else other.type} - {"null"}
     if other is not None and len(kinds) > 1 and not all(one.startswith(NARROWED) for one in kinds):
-        raise ValueError(f"column {name!r} holds {type} values, but {other.type} values in the table of classes=: write both alike")
+        raise ValueError(f"column {name!r} holds {type} values, but {other.type} values in the table of classes=: use one type")
     if type != "string":
         return TableColumn(name, type, values.dtype.name), values, missing
     digits = all(each.isascii() and each.isdigit() for each in texts)

@@ -185,7 +185,7 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
     if name == "bytes":
         return Spec("bytes", "bytes", ""), b""
     if name == "chars":
-        raise PrepError(f"{option} chars takes its characters from SOURCE, which is not text here: give a store made with chars")
+        raise PrepError(f"{option} chars needs a SOURCE of text to take characters from: instead, give a store made with chars")
     if path.is_dir():
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():
@@ -209,7 +209,7 @@ def characters_in(data: bytes) -> list[str]:
         found = json.loads(data)
         if found and found == sorted(set(found)) and all(isinstance(c, str) and len(c) == 1 for c in found):
             return list(found)
-    raise PrepError("the tokenizer's file is not a sorted list of characters, as --tokenizer chars makes it")
+    raise PrepError("the tokenizer's file is not the sorted list of characters that --tokenizer chars makes")
 
 
 def unknown_note(name: str, share: float, of: str = "") -> str:

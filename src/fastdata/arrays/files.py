@@ -82,7 +82,7 @@ def npz_names(path: AnyPath) -> list[str]:
     with zipfile.ZipFile(path) as archive:
         names = [one.filename.removesuffix(".npy") for one in archive.infolist() if not one.comment]
         if not names or len(set(names)) < len(archive.infolist()):  # a damaged directory holds a member as another's comment
-            raise CodecError("its members are not arrays of different names")
+            raise CodecError("it holds no arrays, or two of the same name")
     return names
 
 

@@ -127,8 +127,8 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return float32 numbers with the shape and device of `out`, uniform in [0, 1) with 24 bits."""
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
-            found = f"{list(out.shape)} for {count} samples, but Augment needs one row, or one per sample"
-            raise TypeError(f"the transform draws a tensor {found}: omit that transform")
+            found = f"{list(out.shape)}, but Augment needs a first dimension of 1 or {count}, the number of samples"
+            raise TypeError(f"the transform draws random numbers of shape {found}: omit that transform")
         rows = self._keys if length == count else self._common
         self._draws += 1
         rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)

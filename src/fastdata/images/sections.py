@@ -51,8 +51,8 @@ class Masks(Entry, frozen=True):
         void = chosen == VOID and len(pixels.keys() - {chosen}) > 1 and len(self.names) <= VOID
         if ignore_index is None and pixels.get(chosen) and not void:
             raise ValueError(
-                f"the masks have pixels of class {chosen} ({pixels[chosen]} of them), which by default marks pixels outside "
-                f"of an image: give ignore_index={chosen} if a loss is to ignore both, or a number that is no class"
+                f"{pixels[chosen]} mask pixels are of class {chosen}, and by default {chosen} also marks pixels outside of an "
+                f"image: if a loss is to ignore both, give ignore_index={chosen}; if not, give a number that is no class"
             )
         return chosen
 

@@ -209,7 +209,7 @@ def plan_views(views: Sequence[View], u: Array, heights: Array, widths: Array) -
 def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
     """Return the boxes, or raise a LoaderError if they contradict what the crop declares."""
     if boxes.shape != (len(heights), 4) or boxes.dtype.kind not in ("iuf" if crop.resizes_first else "iu"):
-        raise LoaderError(f"{crop}.boxes gave {boxes.dtype} {list(boxes.shape)}, but must give integers {[len(heights), 4]}")
+        raise LoaderError(f"{crop}.boxes gave {boxes.dtype} {list(boxes.shape)}, not integers of shape {[len(heights), 4]}")
     top, left, height, width = boxes.T
     wrong = (height < 1) | (width < 1)
     if not crop.reaches_outside:

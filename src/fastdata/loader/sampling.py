@@ -37,7 +37,8 @@ def whole(name: str, value: Any, least: int = 0, most: float = float("inf")) -> 
     except TypeError:
         raise TypeError(f"{name} is {value!r:.60}, but must be a whole number") from None
     if not least <= number <= most:
-        raise ValueError(f"{name} is {number}, but must be from {least} to {most}")
+        wanted = f"from {least} to {most}" if most < float("inf") else f"at least {least}"
+        raise ValueError(f"{name} is {number}, but must be {wanted}")
     return number
 
 
@@ -142,8 +143,8 @@ class Sampling:
         if total % ranks and shard.rank == 0:
             warn_user(
                 f"global_batch_size is {total}, which {ranks} ranks do not divide: each gets batches of {-(-total // ranks)}, "
-                "where some ranks repeat a sample. fastdata's Trainer leaves repeated rows out; in your own loop, use the first "
-                "batch.valid rows, and weight the loss of each rank by batch.valid"
+                "where some ranks repeat a sample. fastdata's Trainer leaves repeated rows out; in your own loop, use the rows "
+                "[:batch.valid] only, and weight the loss of each rank by batch.valid"
             )
         if sampler is not None:
             total //= ranks
@@ -179,5 +180,5 @@ class Sampling:
         owned = [value for one in samplers for value in getattr(one, "__dict__", {}).values() if isinstance(value, GENERATORS)]
         if owned and (state["epoch"] or state["consumed"]):
             raise ValueError(
-                "the sampler has its own generator, whose state was not saved: omit that generator; the Loader seeds global ones"
+                "the sampler has its own generator, whose state was not saved: omit it; the Loader seeds the global generators"
             )

@@ -102,8 +102,8 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     unlisted = index.unpaired()
     if len(unlisted) == len(inputs.sources):
         first = file.images[0].file_name if file.images else "nothing"
-        names = f"its first file_name is {first}, SOURCE's first image is {inputs.sources[0].name}"
-        raise PrepError(f"--coco {path} lists no image in SOURCE, to which file_name is relative: {names}")
+        names = f"the first file_name is {first}, the first image in SOURCE is {inputs.sources[0].name}"
+        raise PrepError(f"--coco {path} lists no image in SOURCE: {names}. A file_name must be relative to SOURCE")
     sources.extend(annotated(source, (), "not-annotated") for source in unlisted)
     return with_annotations(inputs, fields, sources, _coco_notes(file, absent, sum(map(len, annotations.values())), empty))
 

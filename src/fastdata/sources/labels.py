@@ -144,7 +144,7 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
             limit = f"{MAX_CLASS + 1}, and below {CLASSES_PER_USED_CLASS} times their count"
             found = f"{by}: {len(named)} whole numbers occur as labels, up to {count - 1}"
-            raise PrepError(f"{found}. They must be below {limit}: otherwise, give --classes FILE or STORE")
+            raise PrepError(f"{found}. Without --classes FILE or STORE, labels must be below {limit}")
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
     if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):

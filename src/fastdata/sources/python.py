@@ -287,7 +287,7 @@ def _open(path: AnyPath) -> Any:
             source = pickle.load(file)
         return _RemoteItems(Path(path).with_name(SOCKET)) if source is None else _view(source, NO_LABELS)
     except Exception as error:
-        raise PrepError(f"a worker cannot open SOURCE: {type(error).__name__}: {error}; give objects as module:function") from error
+        raise PrepError(f"a worker cannot open SOURCE: {type(error).__name__}: {error}; give SOURCE as module:function") from error
 
 
 def _call(match: re.Match[str], folder: Path) -> Any:

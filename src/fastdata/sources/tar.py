@@ -42,7 +42,7 @@ def list_inputs(
     endings = [f".{field.ending.lower()}" for field in fields if field.ending]
     for path in files:
         if path.suffix.lower() != ".tar":
-            raise PrepError(f"{path} is compressed, and could only be read from its beginning: decompress it to a .tar")
+            raise PrepError(f"{path} is compressed, and its members cannot be read one by one: decompress it to a .tar")
         tar = str(path.relative_to(root))
         try:
             with path.open("rb") as file:

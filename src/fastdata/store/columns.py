@@ -50,11 +50,11 @@ class Column(Entry, frozen=True):
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"a column cannot be called {self.name!r}: use at most 100 letters, digits, _ and (not first) -")
+            raise ValueError(f"a column cannot be called {self.name!r}: use at most 100 letters, digits, '_' and '-', no '-' first")
         if self.type not in (*NUMBERS, "bool", *TEXTS):
             raise ValueError(f"column {self.name} has the type {self.type}, but types are {', '.join((*NUMBERS, 'bool', *TEXTS))}")
         if self.type in TEXTS and (self.shape or self.many):
-            raise ValueError(f"column {self.name} of {self.type} can have no shape and no []: for lists, use plain json")
+            raise ValueError(f"column {self.name} of {self.type} cannot have a shape or []: for lists, use json alone")
         if self.geometry is not None and (self.type, self.shape[-1:]) != ("float32", GEOMETRIES.get(self.geometry)):
             raise ValueError(f"column {self.name} of {self.type} {list(self.shape)} cannot have the geometry {self.geometry}")
         if self.ids and len(self.ids) != len(self.names):

@@ -80,7 +80,7 @@ class TokenDataset(Fixed, Dataset[Any]):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(known)}")
         if mode == "document" and documents != "join":
-            raise ValueError(f"documents is {documents!r}, but in mode 'document' a row has one document: leave documents out")
+            raise ValueError(f"documents is {documents!r}, but in mode 'document' a row has one document: leave out documents=")
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}, but must be positive")
         path = locate(path, cache, cache_size, storage)

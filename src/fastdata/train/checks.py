@@ -51,7 +51,7 @@ class GraphCheck:
         if self._marks:
             gc.collect()  # what only a reference cycle keeps
         if self._marks:
-            warn_user("losses or outputs are collected with their graphs, so memory grows: collect loss.detach() instead")
+            warn_user("losses or outputs are kept with their graphs, so memory grows: keep loss.detach() instead")
         self._marks.clear()
 
 

@@ -25,7 +25,7 @@ def check_rank(loader: Any, world: World) -> None:
     if size is not None and (rank, size) != (world.rank, world.size):
         raise FastDataError(
             f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: "
-            "leave rank, world_size and split out"
+            "leave out rank, world_size and split"
         )
 
 

@@ -42,7 +42,7 @@ class Schedule:
         if self._scheduler is None or self.of_torch or (self._fitted and self._scheduler.total is None):
             return
         factor = float(self._scheduler(update))
-        need(0 <= factor < math.inf, f"the factor of the rate in update {update}", factor, "a finite number from 0 on")
+        need(0 <= factor < math.inf, f"the factor of the rate in update {update}", factor, "a finite number, at least 0")
         for group in self.optimizer.param_groups:
             rate = group["lr"]
             first = group.setdefault("initial_lr", rate.clone() if isinstance(rate, Tensor) else rate)

@@ -489,8 +489,8 @@ class Trainer:
             self.schedule.load_state_dict(state["schedule"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise FastDataError(
-                "the checkpoint is from another model, optimizer, precision, scheduler or fastdata version. For a new run, pass "
-                f"resume=False or another dir than {self.dir}; to continue, make the same Trainer: {error}"
+                f"the checkpoint (dir={self.dir}) is from another model, optimizer, precision, scheduler or fastdata version. To "
+                f"continue its run, make the same Trainer; for a new run, pass resume=False, or another dir: {error}"
             ) from error
         for name in COUNTERS:
             setattr(self, name, state[name])
@@ -518,4 +518,4 @@ class Trainer:
 
 def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
-        need(count is None or is_whole(count, 1), name, count, "a whole number from 1 on, or left out")
+        need(count is None or is_whole(count, 1), name, count, "a whole number, at least 1, or left out")

@@ -112,7 +112,7 @@ class Compute:
 
         def refuse(what: str) -> FastDataError:
             return FastDataError(
-                f"a batch repeats {spare} of {rows} samples, but a {what} has no row per sample: give batch_size and drop_last=True"
+                f"a batch repeats {spare} of {rows} samples, which cannot be cut from a {what}: give batch_size and drop_last=True"
             )
 
         def change(part: Any) -> Any:
@@ -146,7 +146,7 @@ class EMA:
     """Does ``average += (1 - decay) * (weights - average)`` after each update that was not skipped; counters are copied."""
 
     def __init__(self, model: nn.Module, average: nn.Module, decay: float) -> None:
-        need(0 <= decay < 1, "ema", decay, "a decay from 0 on and below 1, such as 0.999")
+        need(0 <= decay < 1, "ema", decay, "a decay, at least 0 and below 1, such as 0.999")
         self._decay = decay
         self.model = average.eval().requires_grad_(False)
         pairs = zip((*average.parameters(), *average.buffers()), (*model.parameters(), *model.buffers()), strict=True)
