@@ -41,7 +41,7 @@ from support import Array
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:a (list|RandomSampler) gives each of the"),
-    pytest.mark.filterwarnings("ignore:global_batch_size is .* do not divide"),
+    pytest.mark.filterwarnings("ignore:global_batch_size is .* not a multiple"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None

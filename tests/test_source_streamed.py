@@ -62,7 +62,7 @@ def test_jpegs_are_taken_as_they_are_and_what_is_none_is_a_reject(tmp_path: Path
 
 
 def test_compressed_shards_are_refused_with_a_way_out() -> None:
-    with pytest.raises(PrepError, match=r"mds-zipped is compressed: to decompress it, read all of StreamingDataset"):
+    with pytest.raises(PrepError, match=r"mds-zipped is compressed: to decompress it, iterate over StreamingDataset"):
         list_sources(FOREIGN / "mds-zipped")
 
 

@@ -363,7 +363,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(
     data, times = path.read_bytes(), path.stat()
     harm(path)
     if damage == "a folder":
-        with pytest.raises(FormatError, match=r"shard-00000.* is not what was written there, and cannot be removed .*: delete it"):
+        with pytest.raises(FormatError, match=r"shard-00000.* is damaged, and fastdata cannot delete it .*: delete it yourself"):
             remote()[0]
         return
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -71,7 +71,7 @@ def check(store: Store) -> None:
     samples, manifest = store.samples, store.manifest
     names = [variant.name for variant in manifest.variants]
     if names not in (["array"], ["array", f"{MASK}array"]) or any(variant.records is None for variant in manifest.variants):
-        raise FormatError(f"{store.path} has the wrong variants for arrays, {', '.join(names)}; prepare it again")
+        raise FormatError(f"{store.path} has variants {', '.join(names)}, which are wrong for arrays; prepare it again")
     arrays: Arrays = manifest.section("arrays")
     sides = samples["shape"].astype(np.float64)  # exact below 2^53, and does not overflow
     chunks = np.ceil(sides[:, arrays.channels : arrays.dims] / arrays.chunk).prod(axis=1)

@@ -96,7 +96,7 @@ def _load(job: PrepareRun, source: ArraySource, skip: tuple[str, str] | None = N
             mask_path = to_path(job.plan.roots[1]) / source.companions[0].name
             mask = read_array(mask_path, None, options.max_bytes)
             if mask.shape != sides:
-                raise CodecError(f"its shape is {mask.shape}, but the shape of its array is {sides}", "size")
+                raise CodecError(f"its shape is {mask.shape}, but the array's is {sides}", "size")
             check_geometry(path, mask_path)
             check_values(mask, f"uint{options.mask_bits}", say="--mask-bits")
             masks = [mask]

@@ -81,8 +81,8 @@ class Augment(nn.Module):
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
             found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(
-                f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize; augment the images of "
-                "a dict one by one, as augment(batch[0][NAME], batch.ids, batch.position[0])"
+                f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize; for a dict, call "
+                "augment(batch[0][NAME], batch.ids, batch.position[0]) for each NAME"
             )
         if len(ids) != len(images):
             raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one id for each")

@@ -30,7 +30,7 @@ class LoaderMixin:
         strategy, drops = getattr(self.args, "train_sampling_strategy", "random"), self.args.dataloader_drop_last
         if (is_training and strategy != "random") or (drops and not dataset.drop_last):
             raise ValueError(
-                f"train_sampling_strategy is {strategy!r} and dataloader_drop_last {drops}, but a Loader has its own order: "
+                f"train_sampling_strategy is {strategy!r} and dataloader_drop_last {drops}, but the Loader makes the batches: "
                 "leave both out; give the Loader drop_last=True or a batch_sampler"
             )
         return (_Training if is_training else _Inputs)(dataset, self)

@@ -156,7 +156,7 @@ def _with_rows(data: Any, request: Request) -> Any:
         if valid < len(ids):
             raise LoaderError(
                 f"a batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} "
-                "cannot mark: let collate_fn and batch_transform return tuples or dicts, or give batch_size and drop_last=True"
+                "cannot show: let collate_fn and batch_transform return tuples or dicts, or give batch_size and drop_last=True"
             ) from None
     return data
 

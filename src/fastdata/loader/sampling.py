@@ -142,7 +142,7 @@ class Sampling:
             raise ValueError(f"global_batch_size is {total}, but must be a multiple of {ranks}, the number of ranks")
         if total % ranks and shard.rank == 0:
             warn_user(
-                f"global_batch_size is {total}, which {ranks} ranks do not divide: each gets batches of {-(-total // ranks)}, "
+                f"global_batch_size is {total}, not a multiple of {ranks} ranks: each gets batches of {-(-total // ranks)}, "
                 "where some ranks repeat a sample. fastdata's Trainer leaves repeated rows out; in your own loop, use the rows "
                 "[:batch.valid] only, and weight the loss of each rank by batch.valid"
             )
@@ -180,5 +180,5 @@ class Sampling:
         owned = [value for one in samplers for value in getattr(one, "__dict__", {}).values() if isinstance(value, GENERATORS)]
         if owned and (state["epoch"] or state["consumed"]):
             raise ValueError(
-                "the sampler has its own generator, whose state was not saved: omit it; the Loader seeds the global generators"
+                "the state lacks that of the sampler's own generator: use a sampler without one; the Loader seeds the global ones"
             )

@@ -165,8 +165,8 @@ class Workers(Engine):
                 pids = [worker.pid for worker in workers_of(self._batches)]
                 warn_user(
                     f"no batch has come for {PATIENCE_S:.0f} s: the workers {pids} are busy, or wait for storage or a lock; "
-                    f"py-spy dump --pid {pids[0]} shows where. Locks that threads held when workers were forked stay locked: start "
-                    "the Loader before such threads, or call torch.multiprocessing.set_start_method('forkserver') first"
+                    f"py-spy dump --pid {pids[0]} shows where. A lock that a thread held at the fork stays locked in workers: "
+                    "start the Loader before such threads, or call torch.multiprocessing.set_start_method('forkserver') first"
                 )
 
     def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[Any, Any]:

@@ -267,7 +267,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise FormatError(f"{path} is not what was written there, and cannot be removed ({error.strerror}): delete it") from None
+        raise FormatError(f"{path} is damaged, and fastdata cannot delete it ({error.strerror}): delete it yourself") from None
     warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
 
 

@@ -51,7 +51,7 @@ def _files(path: AnyPath) -> Iterator[_StreamedFile]:
         columns = zip(map(str, shard["column_names"]), map(str, shard["column_encodings"]), strict=True)
         sizes = [-1 if size is None else int(size) for size in shard["column_sizes"]]
         if shard["zip_data"] and not (path / shard["raw_data"]["basename"]).exists():
-            raise PrepError(f"{path} is compressed: to decompress it, read all of StreamingDataset(local={str(path)!r})")
+            raise PrepError(f"{path} is compressed: to decompress it, iterate over StreamingDataset(local={str(path)!r})")
         yield _StreamedFile(shard["raw_data"]["basename"], int(shard["samples"]), dict(columns), sizes)
     for chunk in index.get("chunks", ()):
         config = index["config"]

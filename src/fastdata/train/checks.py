@@ -76,10 +76,10 @@ def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: flo
     broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
     value = math.nan if loss is None else loss.item()
     own = f"weights or statistics that are not finite themselves: {', '.join(broken[:3])}; " if broken else ""
-    narrow = "; numbers above 65,504, which fp16 can't hold: precision='bf16' can" if scaled else ""
+    narrow = "; numbers above 65,504, too large for fp16 (pass precision='bf16')" if scaled else ""
     return FastDataError(
         f"the last updates, {skipped} in a row, were skipped and changed no weights, because their gradients are not finite "
         f"(the loss is {value:.3g}). Likely causes: {own}inputs that are not finite; a learning rate that is too high "
-        f"({rate:.3g} now): lower it, warm it up, or set clip_norm=1.0; a division by 0, or a logarithm or root of 0: "
-        f"torch.autograd.set_detect_anomaly(True) names it{narrow}"
+        f"({rate:.3g}; lower it, warm it up, or pass clip_norm=1.0); a division by 0, or a logarithm or root of 0 "
+        f"(torch.autograd.set_detect_anomaly(True) names it){narrow}"
     )

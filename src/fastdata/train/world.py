@@ -112,7 +112,7 @@ class Compute:
 
         def refuse(what: str) -> FastDataError:
             return FastDataError(
-                f"a batch repeats {spare} of {rows} samples, which cannot be cut from a {what}: give batch_size and drop_last=True"
+                f"a batch of {rows} rows has {spare} repeats, which cannot be cut from a {what}: give batch_size and drop_last=True"
             )
 
         def change(part: Any) -> Any:
@@ -209,7 +209,7 @@ def lay_out(
     average = None if ema is None else copy.deepcopy(_inside(model))
     for kind in recompute:
         chosen = [module for module in model.modules() if isinstance(module, kind)]
-        need(bool(chosen), "recompute", kind.__name__, "a class that some of the model's modules have")
+        need(bool(chosen), "recompute", kind.__name__, "a class of modules in the model")
         for module in chosen:
             if "forward" not in vars(module):  # a second Trainer does not wrap it again
                 module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
