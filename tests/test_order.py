@@ -229,9 +229,9 @@ def test_what_cannot_be_in_lanes_is_refused() -> None:
         (images_, {"order": "lane"}, "order is 'lane', but must be one of None, 'full', 'interleaved'"),
         (images_, {"shuffle": False}, "order is 'interleaved', a way to shuffle, but shuffle is False"),
         (images_, {"shuffle": False, "order": "full", "sampler": range(5)}, "a sampler decides the order.*leave out order"),
-        (TensorDataset(torch.arange(9)), {}, "follows the shards of a store, but a TensorDataset has none.*: leave order out"),
-        (TokenDataset(tokens(), 8), {}, r"draws each row from all of them \(mode='random'\)"),
-        (RAMDataset([path, path]), {}, "image files have none: leave order out"),
+        (TensorDataset(torch.arange(9)), {}, "follows the shards of a store, but a TensorDataset has no shards.*: leave out order"),
+        (TokenDataset(tokens(), 8), {}, r"draws each row from all shards \(mode='random'\)"),
+        (RAMDataset([path, path]), {}, "files have no shards: leave out order"),
         (images_.subset([]), {}, "the dataset or sampler has 0 samples"),
     ]
     for dataset, options, match in refused:

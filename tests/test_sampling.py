@@ -127,5 +127,5 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_moves() -> None:
     for sampler in (RandomSampler(data, generator=generator), numpy_s):
         one, two = (Loader(data, 12, sampler=sampler, num_workers=0) for _ in range(2))
         next(iter(one))
-        with pytest.raises(ValueError, match="its own generator"):
+        with pytest.raises(ValueError, match="the sampler's own generator"):
             two.load_state_dict(one.state_dict())

@@ -109,7 +109,7 @@ CONTRADICTIONS: list[tuple[tuple[Any, ...], Any, str]] = [
     (("columns",), [{**BOXES, "type": "int64"}], "cannot have the geometry xyxy"),
     (("columns",), [BOXES], "there is no column source_size"),
     (("columns",), [{**BOXES, "name": "../b"}], "a column cannot be called"),
-    (("sections", "sounds"), 1, "sections of images: masks; found: "),
+    (("sections", "sounds"), 1, "sections must be masks; found: "),
     (("sections", "masks"), {"names": [], "pixels": {"": 3}}, "Expected `str` matching regex"),
 ]
 

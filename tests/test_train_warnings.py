@@ -69,7 +69,7 @@ def test_fifty_in_a_row_end_a_run_at_the_next_line_of_the_log(make):
         run.fit(BATCHES[:10] + SPOILT, epochs=1)
     assert run.update == 60 and torch.equal(values(model), seen[9])
     text = str(caught.value)
-    assert "bf16" not in text and all(cause in text for cause in ("inputs", "too high (0.1 now)", "set_detect_anomaly"))
+    assert "bf16" not in text and all(cause in text for cause in ("inputs", "too high (0.1; lower", "set_detect_anomaly"))
 
 
 def test_updates_that_are_skipped_now_and_then_end_nothing():

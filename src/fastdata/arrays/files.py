@@ -148,7 +148,7 @@ def check_geometry(path: AnyPath, mask: AnyPath) -> None:
 def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:
     """Raise a CodecError, "range", unless the dtype of this name holds every value exactly.
 
-    rounded: allow floats to be rounded to the dtype, as long as they stay finite. say: the option that the message names.
+    rounded: allow values to be rounded to a float dtype, as long as they stay finite. say: the option that the message names.
     """
     dtype = np.dtype(name)
     inexact = dtype.kind == "f" and values.dtype.kind in "iu" and values.dtype.itemsize == 8  # which numpy calls safe

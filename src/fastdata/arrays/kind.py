@@ -25,7 +25,7 @@ class ArrayOptions(SizeOptions, PairOptions, LabelOptions):
     key: str | None = option("Name of the array to take from .npz files. Default: each array is a sample.")
     dtype: str | None = option(
         "Dtype of all arrays. Default: that of the first. Arrays with values that the dtype does not hold exactly are rejected; "
-        "if you give a float dtype, floats are rounded instead."
+        "if you give a float dtype, values are rounded instead."
     )
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ class ArrayRecipe:
     unit: ClassVar[str] = "B"
 
     dtype: str  # of all arrays; those of another one are converted if every value stays the same
-    rounded: bool  # whether the user chose the dtype; if it is a float, floats are then rounded to it
+    rounded: bool  # whether the user chose the dtype; if it is a float, values are then rounded to it
     chunk: tuple[int, ...]  # sides of the chunks, one for each axis except channels
     channels: str  # "none", or the axis of channels, "first" or "last"; it is stored first and never cut
     key: str  # of the array to take from .npz files; empty: all arrays
@@ -66,7 +66,7 @@ def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...
     axes = {"none": ((), shape), "first": (shape[:1], shape[1:]), "last": (shape[-1:], shape[:-1])}
     count, sides = axes[channels]
     if not 1 <= len(sides) <= MAX_AXES:
-        raise CodecError(f"its shape is {shape}, but must have one to {MAX_AXES} axes besides that of --channels", "axes")
+        raise CodecError(f"its shape is {shape}, but must have 1 to {MAX_AXES} axes besides channels", "axes")
     if not math.prod(shape):
         raise CodecError(f"its shape is {shape}: it is empty", "empty")
     return math.prod(count), sides

@@ -224,7 +224,7 @@ class FileImages(_Listed, _Holdable):
         return self.paths[index]
 
     def shards_of(self, rows: Array) -> NoReturn:
-        raise StoreError("order is 'interleaved', which follows the shards of a store, but image files have none: leave order out")
+        raise StoreError("order is 'interleaved', which follows the shards of a store, but files have no shards: leave out order")
 
     def uses(self, ids: Array) -> list[Use]:
         return []

@@ -131,8 +131,8 @@ class LaneOrder:
         """
         if getattr(dataset, "any_order", False) or not hasattr(dataset, "shards_of"):
             raise ValueError(
-                f"order is 'interleaved', which follows the shards of a store, but a {type(dataset).__name__} has none, or draws "
-                "each row from all of them (mode='random'): leave order out"
+                f"order is 'interleaved', which follows the shards of a store, but a {type(dataset).__name__} has no shards, or "
+                "draws each row from all shards (mode='random'): leave out order"
             )
         n = len(dataset)
         parts = [dataset.shards_of(np.arange(k, min(k + CHUNK, n))).astype(np.int32) for k in range(0, n, CHUNK)]

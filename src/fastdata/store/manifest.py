@@ -208,7 +208,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
     sections_of = kind.module("sections")
     types = sections_of.TYPES
     if manifest.sections.keys() != types.keys():
-        raise ValueError(f"sections of {kind.name}: {', '.join(types)}; found: {', '.join(manifest.sections):.80}")
+        raise ValueError(f"sections must be {', '.join(types)}; found: {', '.join(manifest.sections):.80}")
     sections = {name: convert(manifest.sections[name], one) for name, one in types.items()}
     for variant in manifest.variants:
         if not re.fullmatch(VARIANT, variant.name):
