@@ -158,7 +158,7 @@ def test_samples_are_chosen_by_their_columns(store: Path) -> None:
     [
         ("value:uint8", "256", "row of '01.png': 256 does not fit uint8"),
         ("value:int64", "", "row of '01.png': it holds no value"),
-        ("value:float32[2]", "[1, 2, 3]", "it has shape [3], but value holds arrays of shape [2], one per sample"),
+        ("value:float32[2]", "[1, 2, 3]", "it has shape [3], but value has shape [2] for each sample"),
         ("mood", "1", "has no column mood; it has path, value"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_trainer_says_what_other_loaders_cannot_do() -> None:
         return {**found, "ranks": found["ranks"] * 2}  # as two ranks save it
 
     data = TensorDataset(torch.arange(12))
-    with pytest.warns(UserWarning, match="within an epoch with world_size 2, which is now 1: this loader cannot divide"):
+    with pytest.warns(UserWarning, match="within an epoch, and world_size was 2, but is now 1: this loader cannot"):
         trainer().load_state_dict(state(DataLoader(data, 4)))
     trainer().load_state_dict(state(Loader(data, global_batch_size=4, num_workers=0)))
 

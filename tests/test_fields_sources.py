@@ -67,7 +67,7 @@ def test_what_the_cells_of_a_parquet_lack_is_rejected(tmp_path: Path) -> None:
         (f"x.parquet/{name}", "bad-field", f"column {column} of x.parquet/{name}: {detail}")
         for name, column, detail in (
             ("000001-1.png", "caption", "it holds no text: fill it, or leave the image out"),
-            ("000003-3.png", "vector", "it has shape [1], but vector holds arrays of shape [2], one per sample"),
+            ("000003-3.png", "vector", "it has shape [1], but vector has shape [2] for each sample"),
         )
     ]
 
@@ -105,7 +105,7 @@ GOOD = {"txt": b"a caption\r\n", "json": b'{"k": [1, null]}', "npy": npy(np.aran
 WRONG: list[tuple[str, bytes | None, str]] = [  # the ending of a member, its bytes or None, and the detail of the reject
     ("txt", None, " is not there"),
     ("txt", b"\xff\xfe\xfd", ": 'utf-8' codec can't decode"),
-    ("npy", npy(np.zeros(4, np.float32)), ": it has shape [4], but embedding holds arrays of shape [3], one per sample"),
+    ("npy", npy(np.zeros(4, np.float32)), ": it has shape [4], but embedding has shape [3] for each sample"),
     ("npy", GOOD["npy"][:-1], ": it is no .npy file of numbers"),
     ("npy", npy(np.array([{}], object)), ": it is no .npy file of numbers"),
     ("json", b'{"k": ', ": Expecting value"),

@@ -93,7 +93,7 @@ def test_losses_in_half_precision_are_summed_in_single(dtype):
 
 
 REFUSED = {
-    "a mean": (mean_of_torch, r'single number.*reduction="none"'),
+    "a mean": (mean_of_torch, r'one number.*reduction="none"'),
     "a mean and a count": (lambda m, b: (mean_of_torch(m, b), len(b[1])), r'\(a mean, 4\).*divided twice.*reduction="none"'),
     "numbers as a mask": (lambda m, b: (each(m, b), torch.ones(4)), r"mask must be bool.*use mask.bool\(\)"),
     "a mask of another shape": (lambda m, b: (each(m, b), torch.ones(4, 1) > 0), r"\[4\].*\[4, 1\].*have the shape of the losses"),

@@ -136,7 +136,7 @@ WRONG: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     (PrepError, "datasets have different classes: apple, pear, plum; and kiwi", ConcatDataset([Fruit(), Kiwis()]), {}),
     (PrepError, "source has two columns of the same name: image, a, a", pd.DataFrame([[1, 2, 3]], columns=["image", "a", "a"]), {}),
     (TypeError, r"source is a dict of 'train', 'test': give one of them, such as source\['train'\]", DICT, {}),
-    (PrepError, "source has no column of images or paths .*, only x; .* TableDataset", pd.DataFrame({"x": [1]}), {}),
+    (PrepError, "source has no column of images or paths .*, only x; TableDataset", pd.DataFrame({"x": [1]}), {}),
     (PrepError, "SOURCE no.such:thing is no path, and no module:function .* No module named 'no'", "no.such:thing", {}),
     (PrepError, "SOURCE json:loads is .* no module:function that returns a sequence: TypeError", "json:loads", {}),
     (ValueError, "source is a list, which the nodes of Ray cannot read", IMAGES, {"engine": "ray"}),

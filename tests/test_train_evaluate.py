@@ -176,5 +176,5 @@ def test_a_pair_says_what_an_object_is_updated_with():
     found = trainer(net(), MOMENTUM, loss, metrics={"first": first}).evaluate(batches)
     positive, negative = (SCORES.softmax(1)[chosen, 0] for chosen in (CLASSES == 0, CLASSES != 0))
     assert found["first"] == pytest.approx((positive[:, None] > negative).double().mean().item()), "the area under the curve"
-    with pytest.raises(TypeError, match=r"a dict.*pass the pair"):
+    with pytest.raises(TypeError, match=r"a dict.*pass \(metric, "):
         trainer(net(), MOMENTUM, loss, metrics={"auroc": BinaryAUROC()}).evaluate(batches)

@@ -92,7 +92,7 @@ def test_a_total_that_does_not_fit_is_refused_with_both_numbers(make, total):
 
 
 def test_a_run_of_unknown_length_needs_a_total():
-    with pytest.raises(ValueError, match=r"cosine\(.*no len\(\): give fit max_steps"):
+    with pytest.raises(ValueError, match=r"cosine\(.*no len\(\): pass max_steps"):
         rates(cosine(), UNSIZED, epochs=3)
     assert rates(linear(9), UNSIZED, epochs=3) == [linear(9)(update) for update in range(9)]
 
@@ -190,6 +190,6 @@ def test_repeated_rows_of_an_unknown_container_are_an_error():
         assert [(batch.valid, len(batch.ids)) for batch in loader] == [(1, 2)]
     with (
         Loader(TensorDataset(torch.ones(3, 3)), 2, collate_fn=len, **options) as loader,
-        pytest.raises(LoaderError, match="repeats 1 of 2 samples, which a int cannot show"),
+        pytest.raises(LoaderError, match="1 of 2 rows of a batch are repeats, but a int cannot have"),
     ):
         next(iter(loader))

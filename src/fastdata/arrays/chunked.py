@@ -101,7 +101,7 @@ class StoreArrays(StoreSamples):
                 values = np.frombuffer(get(first + place), self._stored).reshape(channels + chunk)
             except ValueError:
                 raise FormatError(
-                    f"sample {row} of {self.store.location}: a chunk is not {channels + chunk} of {self.dtype}; "
+                    f"sample {row} of {self.store.location}: a chunk is not {self.dtype} {[*channels, *chunk]}; "
                     f"{self._reader.advice(first + place)}"
                 ) from None
             part[every + target] = values[every + wanted]

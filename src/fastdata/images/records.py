@@ -230,7 +230,7 @@ class FileImages(_Listed, _Holdable):
         return []
 
     def with_size(self, size: int | None) -> NoReturn:
-        raise StoreError("image files have one size each; prepare a store with several sizes")
+        raise StoreError("image files have one size each: to choose among sizes, prepare a store with several")
 
 
 def _values_of_store(store: Store, column: Column) -> ColumnValues:

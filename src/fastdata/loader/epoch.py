@@ -155,8 +155,8 @@ def _with_rows(data: Any, request: Request) -> Any:
     except AttributeError:
         if valid < len(ids):
             raise LoaderError(
-                f"a batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} "
-                "cannot show: let collate_fn and batch_transform return tuples or dicts, or give batch_size and drop_last=True"
+                f"{len(ids) - valid} of {len(ids)} rows of a batch are repeats, but a {type(data).__name__} cannot have "
+                ".valid to say so: let collate_fn and batch_transform return tuples or dicts, or give batch_size and drop_last=True"
             ) from None
     return data
 

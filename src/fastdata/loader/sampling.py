@@ -180,5 +180,5 @@ class Sampling:
         owned = [value for one in samplers for value in getattr(one, "__dict__", {}).values() if isinstance(value, GENERATORS)]
         if owned and (state["epoch"] or state["consumed"]):
             raise ValueError(
-                "the state lacks that of the sampler's own generator: use a sampler without one; the Loader seeds the global ones"
+                "the state lacks the sampler's own generator: let the sampler use the global generators, which the Loader seeds"
             )

@@ -147,7 +147,7 @@ def plan_stores(plan: Callable[..., PrepareRun], source: Any, out: Any, options:
             except UnknownClassError as error:
                 if not classes:
                     raise
-                raise PrepError(f"{error} ({next(iter(works))}'s classes): give --classes with those of all splits") from None
+                raise PrepError(f"{error} (from {next(iter(works))}): give --classes with the classes of all splits") from None
             labels = works[name].plan.labels
             if len(works) == 1 and labels.kind == "class" and chosen.get("classes") is None:
                 classes = {"classes": labels.names}

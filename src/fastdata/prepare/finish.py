@@ -18,7 +18,7 @@ from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.plan import Plan, PrepareRun
 from fastdata.prepare.worker import shard_path, shard_table
-from fastdata.sources.inputs import nothing_kept, tried_path
+from fastdata.sources.inputs import ABSENT, tried_path
 from fastdata.sources.urls import to_path
 from fastdata.store.columns import join_columns
 from fastdata.store.files import COLUMNS, WORK, FileSum, clear, file_sum, write_tables
@@ -223,7 +223,12 @@ def finish(work: PrepareRun) -> tuple[str, ...]:
         shutil.rmtree(work.store / WORK, ignore_errors=True)
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
-        raise nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
+        if not rejects:
+            raise PrepError("SOURCE is blank: it holds no document, so no store was made")
+        reasons = Counter(reject["reason"] for reject in rejects)
+        listed = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+        hint = "; if SOURCE is a table, paths are relative to its folder, or to --root FOLDER" if reasons.keys() <= ABSENT else ""
+        raise PrepError(f"none of {len(rejects)} inputs can be used ({listed}), so no store was made; the first: {first}{hint}")
     tables: kinds.Tables = kind.module("shards").tables(plan, shards)
     rows = {name: np.frombuffer(b"".join(parts), INDEX_ROW) for name, parts in indices.items()}
     files = write_tables(out, tables.samples, tables.names, rejects, rows)

@@ -49,7 +49,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
         raise PrepError(f"OUT {root} is or lies in {inside}, one of the merged stores: choose another name")
     with claimed(root):
         if is_store(root) or not is_settled(root) or plan_path(root).exists():
-            raise PrepError(f"OUT {root} holds a store, or one that is not finished: choose another name, or remove it")
+            raise PrepError(f"OUT {root} holds a store, finished or not: choose another name, or remove it")
         clear(root)
         _link_shards(opened, root)
         commit(root, _join(opened, root))

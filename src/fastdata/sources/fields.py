@@ -321,8 +321,8 @@ def _as_array(column: Column, value: Any) -> Array:
         raise ValueError(f"{_shown(value)} is not a list of numbers, or its rows differ in length") from None
     of_many = array.ndim and (array.shape[1:] == column.shape or array.shape == (0,))
     if not (of_many if column.many else array.shape == column.shape):
-        holds = f"{'lists of ' * column.many}{f'arrays of shape {[*column.shape]}' if column.shape else 'numbers'}, one per sample"
-        raise ValueError(f"it has shape {list(array.shape)}, but {column.name} holds {holds}")
+        expected = ", ".join(map(str, ["n"] * column.many + [*column.shape]))
+        raise ValueError(f"it has shape {list(array.shape)}, but {column.name} has shape [{expected}] for each sample")
     if array.size and array.dtype.kind not in {"f": "fiu", "b": "biu"}.get(dtype.kind, "iu"):
         whole = " whole" if dtype.kind in "iu" and array.dtype.kind == "f" else ""
         raise ValueError(f"{_shown(value)} does not hold{whole} numbers that fit {column.type}")
@@ -401,7 +401,7 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise CodecError(f"lists beside boxes or keypoints must be equally long: {said}; otherwise, use type json", "bad-field")
+        raise CodecError(f"boxes, keypoints and other lists differ in length: {said}; give other lists the type json", "bad-field")
     height, width = size
     sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)
     for k, field in enumerate(fields):

@@ -7,7 +7,7 @@ import shlex
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, TypeVar
@@ -250,12 +250,3 @@ def detail_of(problem: str) -> str:
 def tried_path(root: AnyPath, reason: str, name: str) -> str:
     """Return where a missing input was looked for, to add to its reason; "" for other reasons."""
     return f" (tried {join(root, name).absolute()})" if reason in ABSENT else ""
-
-
-def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:
-    """Make the error of a run that keeps no input. first: the first input and why it was rejected."""
-    if not rejected:
-        return PrepError("SOURCE is blank: it holds no document, so no store was made")
-    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1]))
-    hint = "; if SOURCE is a table, paths are relative to its folder, or to --root FOLDER" if rejected.keys() <= ABSENT else ""
-    return PrepError(f"none of {inputs} inputs can be used ({reasons}), so no store was made; the first: {first}{hint}")

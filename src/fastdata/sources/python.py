@@ -135,7 +135,7 @@ def _view_columns(
         raise PrepError(f"source has two columns of the same name: {', '.join(map(str, names))}")
     known = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
     if (image := next((name for name in (*known, *IMAGES) if name in names), None)) is None:
-        listed, hint = ", ".join(map(str, names)), "a table without images is not prepared: TableDataset reads it"
+        listed, hint = ", ".join(map(str, names)), "TableDataset reads a table without images as it is"
         raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
     label = choose_label(names, label_column, "source", [name for name, feature in features.items() if hasattr(feature, "names")])
     labels = _cells(source[label]) if label else [None] * len(source)

@@ -162,7 +162,7 @@ def read_rows(path: AnyPath) -> Iterator[list[str]]:
             raise PrepError(f"{path}, the row that begins at line {line + 1}: {wrong}") from None
         except UnicodeDecodeError as error:
             text = error.object[max(0, error.start - 20) : error.end + 20].decode("latin-1")
-            raise PrepError(f"{path} is not UTF-8: if {text!r} is right, convert the file: {_iconv('LATIN1', str(path))}") from None
+            raise PrepError(f"{path} is not UTF-8: if {text!r} reads right, convert it: {_iconv('LATIN1', str(path))}") from None
 
 
 def delimiter_of(path: AnyPath) -> str:

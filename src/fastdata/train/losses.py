@@ -32,13 +32,13 @@ def losses_of(result: Any) -> Losses:
         raise TypeError(f"loss_fn returned {_described(result)} without a graph: avoid detach, no_grad and freezing all weights")
     if second is None:
         if not losses.dim():
-            raise TypeError(f"loss_fn returned a single number, but means of batches cannot be combined: {EXPECTED}")
+            raise TypeError(f"loss_fn returned one number, which does not tell how many losses count: {EXPECTED}")
         return Losses(losses, _sum(losses), losses.numel())
     if isinstance(second, Tensor) and second.dim():
         if second.dtype != torch.bool or second.shape != losses.shape:
             raise TypeError(
                 f"loss_fn returned {_described(result)}, but a mask must be bool and have the shape of the losses: use "
-                "mask.bool(), or reshape it. For weights return (loss_sum, count) with (losses * weights).sum() and weights.sum()"
+                "mask.bool(), or reshape it. For weights return ((losses * weights).sum(), weights.sum())"
             )
         losses = losses.masked_fill(~second, 0)
         return Losses(losses, _sum(losses), second.sum())

@@ -57,7 +57,7 @@ class Schedule:
             raise ValueError(f"the scheduler needs the metric {self.metric!r}, but fit has no val to evaluate: give one")
         if self._fitted:
             if updates == math.inf:
-                raise ValueError(f"{self._scheduler} takes its total from the run, but the loader has no len(): give fit max_steps")
+                raise ValueError(f"{self._scheduler} takes its total from the run, but the loader has no len(): pass max_steps")
             self._scheduler = self._scheduler.over(max(int(updates), 1))
             self._set(self._update)
         elif isinstance(self._scheduler, Curve) and self._scheduler.total != updates < math.inf:

@@ -505,7 +505,7 @@ class Trainer:
             warn_user(f"resumed after update {self.update}, in epoch {self.epoch + 1}. {'; '.join(differences)}")
         if not alike and place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
             warn_user(
-                f"the checkpoint was made within an epoch with world_size {len(ranks)}, which is now {self.world.size}: this "
+                f"the checkpoint was made within an epoch, and world_size was {len(ranks)}, but is now {self.world.size}: this "
                 "loader cannot divide the rest of the epoch, so samples will repeat. Use fastdata.Loader with global_batch_size="
             )
 
