@@ -148,7 +148,7 @@ def test_an_optimizer_made_for_a_gpu_is_fused_unless_someone_said_otherwise(give
 def test_optimizers_that_need_a_loop_of_ones_own_say_so():
     model = net()
     for optimizer in ([SGD(model.parameters(), lr=0.1)], LBFGS(model.parameters()), LBFGS):
-        with pytest.raises(TypeError, match=r"not a (list|LBFGS); LBFGS or several need your own loop"):
+        with pytest.raises(TypeError, match=r"not a (list|LBFGS); LBFGS or several optimizers need"):
             trainer(model, optimizer)
 
 

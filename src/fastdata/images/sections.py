@@ -89,7 +89,7 @@ def join_masks(found: Sequence[Masks | None]) -> Masks | None:
     names = {masks.names for masks in sections}
     if len(names) > 1 or len(sections) < len(found):
         listed = "; ".join(", ".join(one) or "no names" for one in sorted(names))
-        raise ValueError(f"classes of masks differ ({listed}): prepare all stores with --masks, with the same --palette or without")
+        raise ValueError(f"classes of masks differ ({listed}): prepare all stores with --masks, and the same --palette or none")
     pixels = sum((Counter(masks.pixels) for masks in sections), Counter[str]())
     return Masks(names.pop(), {name: pixels[name] for name in sorted(pixels, key=int)})
 

@@ -141,8 +141,7 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
         return BOOLEANS
     if whole and all(map(WHOLE.fullmatch, texts)):
         count = max(map(int, texts)) + 1
-        if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
-            limit = f"{MAX_CLASS + 1}, and below {CLASSES_PER_USED_CLASS} times {len(named)}"
+        if count > (limit := min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named))):
             found = f"{by}: {len(named)} whole numbers occur as labels, up to {count - 1}"
             raise PrepError(f"{found}. Without --classes FILE or STORE, labels must be below {limit}")
         return tuple(map(str, range(count)))

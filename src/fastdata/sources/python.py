@@ -317,7 +317,7 @@ def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     if out is None:
         raise ValueError("out is None, but a sequence of images has no name: name the store, such as out='data.fds'")
     if isinstance(labels, str | os.PathLike | Mapping | set | frozenset):
-        raise ValueError(f"labels is {labels!s:.60}, but must be a sequence, with a label for each image of the SOURCE in Python")
+        raise ValueError(f"labels is {labels!s:.60}, but must be a sequence with one label for each image of SOURCE")
     labels = labels if labels is None or hasattr(labels, "__len__") else list(labels)
     if labels is not None and len(labels) != len(items):
         raise ValueError(f"labels has {len(labels)} entries for {len(items)} images; give one for each")

@@ -240,7 +240,7 @@ def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> t
         optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
         found = type(optimizer).__name__
-        raise TypeError(f"give one optimizer, or a function that makes one, not a {found}; LBFGS or several need your own loop")
+        raise TypeError(f"give one optimizer or its factory, not a {found}; LBFGS or several optimizers need your own loop")
     own = {id(p) for p in model.parameters()}
     if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("the optimizer has parameters that are not the model's: give a function, such as partial(AdamW, lr=1e-3)")
