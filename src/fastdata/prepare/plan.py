@@ -304,7 +304,7 @@ def _checked(path: Path, total: str) -> bytes:
     if xxhash.xxh3_128_hexdigest(data) != total:
         raise PrepError(
             f"{path} cannot be used: {why}; plan again with the same SOURCE and options (finished shards are kept), unless "
-            "another fastdata-prep has made a store there"
+            "another fastdata-prep has made this store"
         )
     return data
 
