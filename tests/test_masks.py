@@ -396,7 +396,7 @@ def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
         *((["left=left", wrong], f"--images {wrong}: give NAME=WHERE") for wrong in ("right", "ri-ght=right", "mask=m", "left=r")),
         (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png"),
         (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder in SOURCE"),
-        (["left=left", "right=left"], "left is given more than once; give each image a folder of its own"),
+        (["left=left", "right=left"], "left is given more than once; give each NAME a folder of its own"),
         (["left=left", "right=right/a"], "no right in .* belongs to an input: the first input is a/00.png"),
     ],
 )

@@ -469,7 +469,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     if other is not None and other.names is not None:
         ordered = other.names
         if unknown := sorted({*texts} - {*ordered}):
-            raise ValueError(f"column {name!r} has names that the table of classes= lacks: {listed([*map(repr, unknown)])}")
+            raise ValueError(f"column {name!r} has names that the table given as classes= lacks: {listed([*map(repr, unknown)])}")
     codes = {each: k for k, each in enumerate(ordered)}
     values = np.array([*(codes[each] for each in texts), len(codes)])[values]
     return TableColumn(name, type, _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing

@@ -247,7 +247,7 @@ def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[An
         found[f"{name}={where}"] = next((path for path in (root / where, to_path(where)) if path.is_dir()), None)
     folders = [folder for folder in found.values() if folder is not None]
     if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
-        raise PrepError(f"--images: {twice[0]} is given more than once; give each image a folder of its own")
+        raise PrepError(f"--images: {twice[0]} is given more than once; give each NAME a folder of its own")
     if folders and len(folders) < len(images):
         missing = next(text for text, folder in found.items() if folder is None)
         raise PrepError(f"--images {missing}: there is no such folder in SOURCE {source} or the current folder")
