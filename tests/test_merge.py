@@ -188,7 +188,7 @@ def test_what_does_not_merge(pool: list[Path], tmp_path: Path) -> None:
         ([one, stores.tokens()], tmp_path / "m.fds", "only stores of one kind"),
         ([one, one], other, "holds a store"),
         ([one, one], begun, "holds a store, finished or not"),
-        ([one, one], one / "m.fds", "is or lies in"),
+        ([one, one], one / "m.fds", "equals or lies in"),
         ([one], tmp_path / "m.fds", "two or more"),
         ([one, one], "s3://bucket/m.fds", "merged on a disk"),
     ]

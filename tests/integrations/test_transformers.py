@@ -113,5 +113,5 @@ def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp
 
 @pytest.mark.parametrize("option", [{"train_sampling_strategy": "group_by_length"}, {"dataloader_drop_last": True}])
 def test_options_that_a_loader_would_not_follow_are_an_error(tmp_path, option):
-    with train_loader() as train, pytest.raises(ValueError, match="a Loader has its own order"):
+    with train_loader() as train, pytest.raises(ValueError, match="the Loader makes the batches"):
         LoaderTrainer(Net(), arguments(tmp_path, **option), train_dataset=train).get_train_dataloader()

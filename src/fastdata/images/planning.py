@@ -97,5 +97,5 @@ def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
         image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
         found[image.name] = image, match[2]
     if len(found) == 1:
-        raise ValueError(f"--images {options.images[0]} names one image, but is for several: repeat it for each, or leave it out")
+        raise ValueError(f"--images {options.images[0]} is given once: give --images for each of several images, or leave it out")
     return list(found.values())

@@ -46,7 +46,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
         _check_alike(opened[0], other)
     root = Path(on_disk(out, "stores are merged")).absolute()
     if inside := next((store.path for store in opened if store.path in (root, *root.parents)), None):
-        raise PrepError(f"OUT {root} is or lies in {inside}, one of the merged stores: choose another name")
+        raise PrepError(f"OUT {root} equals or lies in {inside}, one of the stores to merge: choose another name")
     with claimed(root):
         if is_store(root) or not is_settled(root) or plan_path(root).exists():
             raise PrepError(f"OUT {root} holds a store, finished or not: choose another name, or remove it")

@@ -401,7 +401,7 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise CodecError(f"lists with a value per object differ in length: {said}; give other lists the type json", "bad-field")
+        raise CodecError(f"lists with a value per object differ in length: {said}; other lists need the type json", "bad-field")
     height, width = size
     sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)
     for k, field in enumerate(fields):

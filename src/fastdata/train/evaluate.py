@@ -86,7 +86,7 @@ def _scores_and_targets(outputs: Any, batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return outputs, batch[1]
     raise TypeError(
-        f"a batch is a {type(batch).__name__}, not (inputs, targets): pass (metric, f): f(outputs, batch) makes update's arguments"
+        f"a batch is a {type(batch).__name__}, not (inputs, targets): pass (metric, f) to call metric.update(*f(outputs, batch))"
     )
 
 

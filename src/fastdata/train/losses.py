@@ -62,7 +62,7 @@ def check_values(result: Any) -> None:
             return
         index = (node._saved_ignore_index + 2**63) % 2**64 - 2**63  # torch saves it unsigned
         if ignored := int((node._saved_target == index).sum()):
-            text = f"{ignored} of {losses.numel()} targets are {index}, which are ignored, but their zero losses would count"
+            text = f"{ignored} of {losses.numel()} targets are {index} and ignored, but their zero losses would count"
             raise TypeError(f"{text}: return (losses, targets != {index})")
     elif not losses.dim() and (type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN):
         if float(count) != 1:
