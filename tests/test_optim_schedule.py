@@ -152,7 +152,7 @@ def test_a_plateau_sees_the_metric_that_is_named() -> None:
     for accuracy, rate in ((0.5, 0.01), (0.6, 0.01), (0.6, 0.001)):
         schedule.evaluated({"loss": 0.0, "accuracy": accuracy})
         assert schedule.rates() == [pytest.approx(rate)]
-    with pytest.raises(ValueError, match=r"ReduceLROnPlateau needs 'accuracy', found metrics \['loss'\]: pass \(scheduler, NAME\)"):
+    with pytest.raises(ValueError, match=r"ReduceLROnPlateau needs 'accuracy', found metrics \['loss'\]: pass \(scheduler, METRIC"):
         schedule.evaluated({"loss": 1.0})
 
 

@@ -73,5 +73,5 @@ def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Ar
     for start, count in zip(starts, counts, strict=True):
         first[order[start : start + round(fraction * count)]] = True
     if first.all() or not first.any():
-        raise ValueError(f"fraction {fraction} of {', '.join(map(str, counts[:5]))} samples leaves one part empty: change it")
+        raise ValueError(f"fraction {fraction} leaves one part empty (samples: {', '.join(map(str, counts[:5]))}): change fraction")
     return first

@@ -63,7 +63,7 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
         if not mask.colors and _are_binary(found, companions[-1]):
             recipe = replace(recipe, mask=replace(mask, binary=True))
     if twice := [name for name, count in Counter(column.name for column in found.columns).items() if count > 1]:
-        raise PrepError(f"--fields {twice[0]}: another column has this name: leave one out, or choose NAME in NAME=ENDING")
+        raise PrepError(f"--fields {twice[0]}: another column has this name: leave one out, or change NAME in NAME=ENDING")
     columns, files = with_tokens(found.columns, options.tokenize)
     plan = make_plan(found, recipe, limit, columns=columns, files=files, companions=companions)
     no_labels = options.no_labels or bool(columns)

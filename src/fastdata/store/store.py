@@ -115,7 +115,7 @@ class Store:
         """Return the variant of images, or of masks, with this size, or the largest. image: its name, if there are several."""
         images = self.manifest.images
         if image and image not in images:
-            has = f"has the images {', '.join(images)}" if images else "has one image for each sample, which has no name"
+            has = f"has the images {', '.join(images)}" if images else "has one image for each sample, without a name"
             raise StoreError(f"{self.location} has no image {image!r}: it {has}")
         image = "" if image in images[:1] else image
         variants = {v.size: v for v in self.manifest.variants if (v.is_mask, v.image) == (mask, image)}

@@ -87,7 +87,7 @@ class Schedule:
         """Step a ReduceLROnPlateau after an evaluation. All ranks must pass the same metrics, over all samples."""
         if self.every == "evaluation":
             if self.metric not in metrics:
-                raise ValueError(f"ReduceLROnPlateau needs {self.metric!r}, found metrics {[*metrics]}: pass (scheduler, NAME)")
+                raise ValueError(f"ReduceLROnPlateau needs {self.metric!r}, found metrics {[*metrics]}: pass (scheduler, METRIC)")
             self._scheduler.step(metrics[self.metric])
 
     def rates(self) -> list[float]:
