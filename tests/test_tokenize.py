@@ -133,7 +133,7 @@ def test_the_tokenizer_belongs_to_the_store(tmp_path: Path) -> None:
 def test_wrong_use() -> None:
     wrong = {
         "give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH": ["caption"],
-        "there is no text column mood .columns: caption .text., n .int64..; --fields stores": ["mood=bytes"],
+        "there is no text column mood .columns: caption .text., n .int64..; --fields adds": ["mood=bytes"],
         "LENGTH must be above 0, the number of tokens that bytes adds": ["caption=bytes:0"],
         "there is no text column caption": ["caption=bytes", "caption=bytes:4"],
         "tokenize gpt2.json is neither a Hugging Face tokenizer.json": ["caption=gpt2.json:4"],

@@ -185,7 +185,7 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
     if name == "bytes":
         return Spec("bytes", "bytes", ""), b""
     if name == "chars":
-        raise PrepError(f"{option} chars works only if SOURCE is text: instead of chars, give a text store made with it")
+        raise PrepError(f"{option} chars works only if SOURCE is text: for {option}, give a text store made with chars")
     if path.is_dir():
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():

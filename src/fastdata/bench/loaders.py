@@ -67,8 +67,8 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     """
     manifest = read_current(Path(path))[1]
     if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
-        kind = f"{manifest.kind}{' with masks' if manifest.section('masks') else ''}"
-        raise StoreError(f"{path} holds {kind}: give a store of images, with labels if it has masks")
+        kind = "masks without labels" if manifest.kind == "images" else manifest.kind
+        raise StoreError(f"{path} holds {kind}, which cannot be measured: give another store of images")
     images = StoreImages(path, size)
     if not len(images):
         raise StoreError(f"{path} has no images to measure")

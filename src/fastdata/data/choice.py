@@ -73,5 +73,5 @@ def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Ar
     for start, count in zip(starts, counts, strict=True):
         first[order[start : start + round(fraction * count)]] = True
     if first.all() or not first.any():
-        raise ValueError(f"fraction {fraction} leaves one part empty (samples: {', '.join(map(str, counts[:5]))}): change fraction")
+        raise ValueError(f"fraction {fraction} leaves one part empty (group sizes: {', '.join(map(str, counts[:5]))}): change it")
     return first

@@ -54,7 +54,7 @@ class Fields:
             raise ValueError(f"fields is {names!r}, but must be the name of a column, or several different names")
         columns = {name: values.column for name, values in columns_of(images).items()}
         if missing := [name for name in wanted if name not in columns]:
-            hint = "" if images.columns else "; --fields, --coco and --yolo of fastdata-prep store columns"
+            hint = "" if images.columns else "; --fields, --coco and --yolo of fastdata-prep add columns"
             raise StoreError(f"there is no column {missing[0]} in {images.location}, only {', '.join(columns)}{hint}")
         if not 0 <= min_visible <= 1:
             raise ValueError(f"min_visible is {min_visible}, but must be from 0 to 1")

@@ -32,7 +32,7 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
         column = found.get(name)
         if column is None or column.type not in ("text", "json"):
             known = ", ".join(map(str, found.values())) or "none"
-            raise PrepError(f"--tokenize {option}: there is no text column {name} (columns: {known}); --fields stores columns")
+            raise PrepError(f"--tokenize {option}: there is no text column {name} (columns: {known}); --fields adds columns")
         many = column.type == "json"  # several texts for each image
         if many and length is None:
             raise PrepError(f"--tokenize {option}: json columns need a length: give {name}={tokenizer}:LENGTH")

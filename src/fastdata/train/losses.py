@@ -32,7 +32,7 @@ def losses_of(result: Any) -> Losses:
         raise TypeError(f"loss_fn returned {_described(result)} without a graph: avoid detach, no_grad and freezing all weights")
     if second is None:
         if not losses.dim():
-            raise TypeError(f"loss_fn returned one number, without the number of its losses: {EXPECTED}")
+            raise TypeError(f"loss_fn returned one number, without a count of losses: {EXPECTED}")
         return Losses(losses, _sum(losses), losses.numel())
     if isinstance(second, Tensor) and second.dim():
         if second.dtype != torch.bool or second.shape != losses.shape:
