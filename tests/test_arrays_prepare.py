@@ -170,7 +170,7 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
     assert choose_kind(tmp_path / "arrays", {}).name == "arrays" and choose_kind(tmp_path / "mixed", {}).name == "images"
     with pytest.raises(ValueError, match=r"chunk is 64,64, but must have a positive number for each axis"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", chunk=(64, 64))
-    with pytest.raises(PrepError, match=r"nothing in .* can be read; one input: a/1.npy: it is damaged"):
+    with pytest.raises(PrepError, match=r"nothing in .* can be read; one error: a/1.npy: it is damaged"):
         (tmp_path / "arrays/a/1.npy").write_bytes(b"")
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds")
 

@@ -186,8 +186,7 @@ def test_what_does_not_merge(pool: list[Path], tmp_path: Path) -> None:
     cases: list[tuple[list[Path], Path | str, str]] = [
         ([one, other], tmp_path / "m.fds", "codec rgb, now png"),
         ([one, stores.tokens()], tmp_path / "m.fds", "only stores of one kind"),
-        ([one, one], other, "holds a store"),
-        ([one, one], begun, "holds a store, finished or not"),
+        *(([one, one], out, "holds a store, finished or not") for out in (other, begun)),
         ([one, one], one / "m.fds", "equals or lies in"),
         ([one], tmp_path / "m.fds", "two or more"),
         ([one, one], "s3://bucket/m.fds", "merged on a disk"),

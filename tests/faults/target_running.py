@@ -55,8 +55,7 @@ def loader_state(case: Case) -> Any:
     if not isinstance(state, dict):
         return None
     loader().load_state_dict(state)
-    batch = next(iter(loader()))
-    return batch.ids
+    return next(iter(loader())).ids
 
 
 def run_commands(name: str, case: Case) -> Any:

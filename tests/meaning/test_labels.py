@@ -71,7 +71,7 @@ LADDER: list[tuple[list[Any], Any, Any, tuple[str, ...]]] = [  # labels, the nam
     (["10", "02", "01"], ("01", "02", "10"), [2, 1, 0], WAYS),
     (["1_2", "10_3"], ("10_3", "1_2"), [1, 0], WAYS),
     ([0, 29, 5], tuple(map(str, range(30))), [0, 29, 5], WAYS),
-    ([0, 30, 5], r"3 whole numbers occur as labels, up to 30.*--classes FILE", None, WAYS),
+    ([0, 30, 5], r"3 different whole numbers occur as labels, the largest is 30.*--classes FILE", None, WAYS),
     ([0, -1, 2], r"cannot stand for classes, such as '?-1'?.*--regression.*--classes", None, WAYS),
     ([-1, -1], (), [-1, -1], WAYS),
     ([-0.5, -1.5], r"cannot stand for classes, such as .*--regression", None, WAYS),

@@ -111,4 +111,4 @@ def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
             return dtype, channels, len(sides)
         except Exception as error:  # noqa: BLE001  the run will reject it
             problem = problem or f"{source.name}: {reject_of(error)[1]}"
-    raise PrepError(f"nothing in {found.root} can be read; one input: {problem or detail_of(found.sources[0].problem)}")
+    raise PrepError(f"nothing in {found.root} can be read; one error: {problem or detail_of(found.sources[0].problem)}")

@@ -93,7 +93,7 @@ def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
     for text in options.images:
         match = IMAGE.fullmatch(text)
         if match is None or match[1] in ("mask", "masks", *found):  # an export has masks under these names
-            raise ValueError(f"--images {text}: give {IMAGE_FORM}; NAME, of letters, digits and _, is used once, and not mask(s)")
+            raise ValueError(f"--images {text}: give {IMAGE_FORM}; NAMEs differ, have letters, digits and _, and are not mask(s)")
         image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
         found[image.name] = image, match[2]
     if len(found) == 1:

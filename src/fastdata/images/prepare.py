@@ -276,7 +276,7 @@ def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> A
         values = mask_values(data, max_pixels)
         if recipe.binary and (high := values.max(initial=0)) in HIGHEST:
             if not is_binary(values):
-                what = f"the sampled masks hold only 0 and {high}, so {high} is class 1; this mask holds other values too"
+                what = f"the sampled masks are binary, so {high} is class 1; this mask holds other values too"
                 raise CodecError(f"{what}: write classes as 0, 1, 2 and so on", "mask-values")
             values = values != 0
     if values.max(initial=0) >> recipe.bits:

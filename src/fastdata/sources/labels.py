@@ -142,7 +142,7 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
     if whole and all(map(WHOLE.fullmatch, texts)):
         count = max(map(int, texts)) + 1
         if count > (limit := min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named))):
-            found = f"{by}: {len(named)} whole numbers occur as labels, up to {count - 1}"
+            found = f"{by}: {len(named)} different whole numbers occur as labels, the largest is {count - 1}"
             raise PrepError(f"{found}. Without --classes FILE or STORE, labels must be below {limit}")
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
