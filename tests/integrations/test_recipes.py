@@ -1,4 +1,4 @@
-"""Every recipe of docs/integrations.md runs as it stands, and its table names the versions that were run."""
+"""Every snippet of docs/integrations.md runs as it stands, and its table names the versions that were run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Datasets of MosaicML Streaming (MDS) and of LitData: a folder with index.json and the files of samples that it lists.
 
 A file begins with the number of its samples and their offsets; a sample begins with the sizes of its values. Image files, numbers
-and text are read directly. The two packages must decode all else: see docs/migration.md.
+and text are read directly. The two packages must decode all else: see docs/integrations.md.
 """
 
 from __future__ import annotations
