@@ -314,7 +314,7 @@ class Wrong(Crop):
     ("said", "says"),
     [
         ({"box": (0, -1, 10, 10)}, r"Wrong\(8\).boxes gave \[0, -1, 10, 10\] .* must .*lie in the image unless reaches_outside"),
-        ({"box": (0, 0, 0, 8)}, "must have pixels"),
+        ({"box": (0, 0, 0, 8)}, "must have an area"),
         ({"resizes": False}, "must .*have the output's size unless resizes is True"),
         ({"box": (0, 0, 10)}, r"gave int64 \[1, 3\], not integers of shape \[1, 4\]"),
         ({"shape": None}, "Wrong.shape is None, so the class needs a method shapes"),

@@ -152,7 +152,7 @@ def test_numbers_of_a_csv_are_no_text_unless_asked_for(tmp_path: Path) -> None:
 def test_wrong_fields_say_what_to_give(kind: str, tmp_path: Path) -> None:
     source = write(tmp_path, kind)
     for fields, message in (
-        (["caption=text"], r"fields caption=text: no image comes with a .text file or member of the same name"),
+        (["caption=text"], r"fields caption=text: no image has a .text file or tar member of the same name"),
         (["caption"], r"fields caption: SOURCE .* has no such columns: NAME is a column of a table of paths"),
         (["label=cls"], "label is the name of the image's label"),
         (["=txt"], "give NAME, NAME:TYPE or NAME=ENDING"),

@@ -392,7 +392,7 @@ def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "says"),
     [
-        (["left=left"], "--images left=left is given once"),
+        (["left=left"], "--images left=left is the only --images"),
         *((["left=left", wrong], f"--images {wrong}: give NAME=WHERE") for wrong in ("right", "ri-ght=right", "mask=m", "left=r")),
         (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png"),
         (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder in SOURCE"),

@@ -126,7 +126,7 @@ LARGE = [IMAGES[0], IMAGES[0] / np.float32(9)]
 WRONG: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     (PrepError, r"item 1 of source is float32 \[20, 30, 3\]: an image is an array of uint8", LARGE, {}),
     (PrepError, "item 0 of source is object: an image is", [object()], {}),
-    (PrepError, "item 0 of source has no key image or img, only pixels, y", [{"pixels": IMAGES[0], "y": 1}], {}),
+    (PrepError, "item 0 of source has no image or img key, only pixels, y", [{"pixels": IMAGES[0], "y": 1}], {}),
     (PrepError, "item 0 of source is a tuple of 3 values: give images, pairs of an image", [(IMAGES[0], 1, 2)], {}),
     (PrepError, "source holds a complex, but labels are numbers, lists of numbers, or text", [(IMAGES[0], 1j)], {}),
     (PrepError, r"item 0 of source is int32 \[4, 4\]: an image is", [Image.new("I", (4, 4), -1)], {}),

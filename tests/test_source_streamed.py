@@ -71,7 +71,7 @@ INDEXES: list[tuple[tuple[str | int, ...], Any, str]] = [  # what is changed in 
     (("shards", 0, "samples"), 4, "does not hold the 4 samples that index.json lists"),
     (("shards", 0, "column_sizes", 0), 4, "shard.00000.mds is damaged"),
     (("shards", 1, "column_names", 1), "file", "differ in image column, label column or classes"),
-    (("shards", 0, "column_encodings", 1), "pil", r"image files .* there are cls \(int64\), image \(pil\)"),
+    (("shards", 0, "column_encodings", 1), "pil", r"image files .* found cls \(int64\), image \(pil\)"),
     *((("shards", 0, "raw_data", "basename"), name, "which lies outside of") for name in ("/etc/passwd", "../x", "a/../../x")),
     (("config", "compression"), "zstd", "compressed or encrypted: rewrite it with"),
     (("config", "data_spec"), "[", "index.json is damaged, or of a newer version"),

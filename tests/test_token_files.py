@@ -149,7 +149,7 @@ def test_wrong_use_of_characters(tmp_path: Path) -> None:
     assert found.returncode == 2 and "--val-fraction" in found.stderr and not (tmp_path / "bin").exists()
     export(path, tmp_path / "bin", to="nanogpt")
     train = tmp_path / "bin" / "train.bin"
-    with pytest.raises(PrepError, match="tokenizer chars works only if SOURCE is text"):
+    with pytest.raises(PrepError, match="tokenizer chars needs a SOURCE of text"):
         fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")
     again = fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=path, end_token="none", workers=1)
     assert [*again.splits] == ["train", "val"] and again.skipped == {}, "meta.pkl lies beside them"

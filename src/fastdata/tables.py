@@ -461,7 +461,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     type = "string" if pa.types.is_dictionary(kind) else str(kind)
     kinds = {type, type if other is None else other.type} - {"null"}
     if other is not None and len(kinds) > 1 and not all(one.startswith(NARROWED) for one in kinds):
-        raise ValueError(f"column {name!r} holds {type} values, but {other.type} in the table given as classes=: use one type")
+        raise ValueError(f"column {name!r} is {type}, but {other.type} in the table given as classes=: use one type")
     if type != "string":
         return TableColumn(name, type, values.dtype.name), values, missing
     digits = all(each.isascii() and each.isdigit() for each in texts)

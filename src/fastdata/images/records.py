@@ -257,7 +257,7 @@ class ConcatImages(_Listed):
             if images.labels != first.labels or structs.replace(images.form, codec=first.form.codec) != first.form:
                 raise ValueError(
                     f"datasets of {_described(first)} and of {_described(images)} differ in labels or pixels: prepare the second "
-                    "with the first as --classes, and the same --gray, --bits and --mask-bits"
+                    "with --classes FIRST, and the --gray, --bits and --mask-bits of the first"
                 )
         chosen = [(images, np.arange(len(images)) if rows is None else rows) for images, rows in parts]
         numbers = [np.full(len(rows), k) for k, (_, rows) in enumerate(chosen)]

@@ -219,7 +219,7 @@ def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Arr
     if wrong.any():
         k = int(wrong.argmax())
         of = f"{boxes[k].tolist()} (top, left, height, width) for an image of {heights[k]} x {widths[k]}"
-        rules = "have pixels, lie in the image unless reaches_outside is True, and have the output's size unless resizes is True"
+        rules = "have an area, lie in the image unless reaches_outside is True, and have the output's size unless resizes is True"
         raise LoaderError(f"{crop}.boxes gave {of}, but a box must {rules}")
     return boxes
 

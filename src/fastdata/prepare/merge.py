@@ -64,7 +64,7 @@ def _check_alike(first: Store, other: Store) -> None:
     was, now = ({**_seen(manifest.options), "columns": [*map(str, manifest.columns)]} for manifest in (one, two))
     forms = ([(v.name, v.form) for v in manifest.variants] + [manifest.images, manifest.columns] for manifest in (one, two))
     if was != now or next(forms) != next(forms):
-        lines = differing(was, now) or "  columns: the names of categories or keypoints, or a tokenizer's file"
+        lines = differing(was, now) or "  names of categories or keypoints, or the tokenizer's file, differ"
         raise PrepError(f"{other.path} was prepared differently from {first.path}:\n{lines}\nGive the same options and --fields.")
     few, many = sorted((one.labels.names, two.labels.names), key=len)
     if one.labels.kind != two.labels.kind or few != many[: len(few)] or (one.labels.kind == "vector" and few != many):

@@ -160,7 +160,7 @@ def _member(inputs: SourceList, field: Field, k: int) -> Column:
 
     there = (source for source in inputs.sources if not source.problem and is_there(source))
     if (first := next(there, None)) is None:
-        raise ValueError(f"no image comes with a .{field.ending} file or member of the same name")
+        raise ValueError(f"no image has a .{field.ending} file or tar member of the same name")
     of_arrays = field.column.many and last == "npy" and not field.layout  # the files tell the shape of an item
     if field.typed and not of_arrays:
         return field.column
@@ -401,7 +401,7 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise CodecError(f"lists with a value per object differ in length: {said}; other lists need the type json", "bad-field")
+        raise CodecError(f"lists need one value per object, or the type json, but lengths differ: {said}", "bad-field")
     height, width = size
     sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)
     for k, field in enumerate(fields):

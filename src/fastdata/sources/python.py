@@ -64,7 +64,7 @@ class Items:
         if isinstance(item, Mapping):
             key = next((key for key in (self.image_column, *IMAGES) if key in item), None)
             if key is None:
-                raise CodecError(f"item {index} of source has no key image or img, only {', '.join(map(str, item))}", "unsupported")
+                raise CodecError(f"item {index} of source has no image or img key, only {', '.join(map(str, item))}", "unsupported")
             labels = [self.label_column] if self.label_column else LABELS
             label = next((name for name in labels if name in item), None)
             self.unread |= dict.fromkeys(name for name in item if name not in (key, label, "path", "bytes"))

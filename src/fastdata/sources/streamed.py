@@ -83,7 +83,7 @@ def _table(path: AnyPath, archive: str, file: _StreamedFile, wanted: str) -> Tab
     images = [name for name in images if name in ("image", "img")] or images
     if len(images) != 1:
         listed = ", ".join(f"{name} ({encoding})" for name, encoding in columns.items())
-        needed = f"one column of image files (jpeg, png, bytes) is needed, or one of them called image; there are {listed}"
+        needed = f"one column of image files (jpeg, png, bytes) is needed, called image if there are more; found {listed}"
         raise PrepError(f"{path.parent}: {needed}. For other encodings, prepare a StreamingDataset: fastdata.prep(dataset, OUT)")
     able = [name for name in columns if columns[name] in (*NUMBERS, "str")]
     pair = [name for name in able if name == PAIR_LABEL]

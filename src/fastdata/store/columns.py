@@ -54,7 +54,7 @@ class Column(Entry, frozen=True):
         if self.type not in (*NUMBERS, "bool", *TEXTS):
             raise ValueError(f"column {self.name} has the type {self.type}, but types are {', '.join((*NUMBERS, 'bool', *TEXTS))}")
         if self.type in TEXTS and (self.shape or self.many):
-            raise ValueError(f"column {self.name} of {self.type} cannot have a shape [N] or []; for lists, use the type json")
+            raise ValueError(f"column {self.name} of {self.type} takes no [N] or [] after its type; for lists, use the type json")
         if self.geometry is not None and (self.type, self.shape[-1:]) != ("float32", GEOMETRIES.get(self.geometry)):
             raise ValueError(f"column {self.name} of {self.type} {list(self.shape)} cannot have the geometry {self.geometry}")
         if self.ids and len(self.ids) != len(self.names):

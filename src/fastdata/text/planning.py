@@ -259,7 +259,7 @@ def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -
     with open_parquet(root / name) as file:
         count, text = file.num_row_groups, [f.name for f in file.schema_arrow if is_text(f.type)]
     if not text:
-        yield Piece(name, 0, -1, size, "no-field")
+        yield Piece(name, 0, -1, size, "no-field: it has no column of text")
         return
     if field not in text:
         raise PrepError(f"{root / name} has no text column {field!r}, only {', '.join(text)}: name one with --field")
