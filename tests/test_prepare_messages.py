@@ -124,7 +124,7 @@ def test_images_and_masks_side_by_side_are_refused_with_a_command_that_works(tmp
         (root := tmp_path / f"{masks} dir").mkdir()
         pairs(root, images, masks, suffix)
         refused = run(*PREP, root, cwd=tmp_path)
-        assert refused.returncode == 2 and "would become two classes" in refused.stderr
+        assert refused.returncode == 2 and "would become a class" in refused.stderr
         (command,) = [line.strip() for line in refused.stderr.splitlines() if line.strip().startswith("fastdata-prep ")]
         call = "fastdata-prep() { " + " ".join(f"'{part}'" for part in PREP) + ' "$@"; }; '
         done = run("bash", "-c", call + command, cwd=tmp_path)

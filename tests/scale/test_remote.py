@@ -106,7 +106,7 @@ def test_the_commands_take_a_url(many: Path, server: FaultServer, tmp_path: Path
     assert tree(tmp_path / "far") == tree(tmp_path / "near")
     server.always["shard-00002"] = "flip"
     damaged = command("verify", url)
-    assert damaged.exit_code == 1 and re.search(r"/shard-00002.mdb was read \d times, never with the checksum", damaged.output)
+    assert damaged.exit_code == 1 and re.search(r"/shard-00002.mdb was read \d times, and never had the manifest's", damaged.output)
 
 
 @pytest.mark.scale
@@ -231,7 +231,7 @@ def test_faults_of_a_server(name: str, many: Path, server: FaultServer, remote: 
 ERRORS = {
     "403": (RemoteError, r"127.0.0.1:\d+/many.fds/128/shard-00003.mdb: .*(denied|expired)"),
     "404": (RemoteError, r"127.0.0.1:\d+/many.fds/128/shard-00003.mdb: there is no such object \(404\)"),
-    "flip": (RemoteError, r"many.fds/128/shard-00003.mdb was read 6 times, never with the checksum"),
+    "flip": (RemoteError, r"many.fds/128/shard-00003.mdb was read 6 times, and never had the manifest's checksum"),
 }
 
 

@@ -213,7 +213,7 @@ class Bucket:
             if digest.hexdigest() == xxh3_128:
                 return
         raise RemoteError(
-            f"{self.url}/{path} was read {READS} times, never with the checksum in the manifest: the object is damaged, or "
+            f"{self.url}/{path} was read {READS} times, and never had the manifest's checksum: the object is damaged, or "
             "was replaced; publish the store again"
         )
 

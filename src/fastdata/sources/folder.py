@@ -261,6 +261,6 @@ def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
         texts = any(name.endswith(".txt") for name, _, _ in walk_files(source / mask))
         option, what = ("--yolo", "YOLO files") if texts else ("--masks", "masks")
         command = ["fastdata-prep", str(source / image), f"{source.absolute().name}.fds", option, str(source / mask)]
-        found = f"{source} probably holds images in {image}/ and their {what} in {mask}/; both folders would become two classes"
+        found = f"{source} probably holds images in {image}/ and their {what} in {mask}/; each would become a class"
         pairs = f"Prepare images and {what} as pairs, and add your options:\n  {shlex.join(command)}"
         raise PrepError(f"{found}. {pairs}\nIf the two folders are classes, add --label-from '([^/]+)/'")
