@@ -39,7 +39,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         _ = part + LMDBDataset(store(), crop=CenterCrop(21))
     write_pictures(tmp_path / "in" / "a", 1)
     gray = fastdata.prep(tmp_path / "in", tmp_path / "gray.fds", gray=True).out
-    with pytest.raises(ValueError, match="differ in labels or pixels: prepare the second with --classes FIRST"):
+    with pytest.raises(ValueError, match="differ in labels or pixels: prepare both with the same --classes"):
         _ = part + LMDBDataset(gray, crop=CenterCrop(20))
 
 

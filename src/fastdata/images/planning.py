@@ -93,7 +93,7 @@ def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
     for text in options.images:
         match = IMAGE.fullmatch(text)
         if match is None or match[1] in ("mask", "masks", *found):  # an export has masks under these names
-            raise ValueError(f"--images {text}: give {IMAGE_FORM}; a NAME is unique, has letters, digits, _, is not mask(s)")
+            raise ValueError(f"--images {text}: give {IMAGE_FORM}; use each NAME once, of letters, digits and _, not mask(s)")
         image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
         found[image.name] = image, match[2]
     if len(found) == 1:

@@ -256,8 +256,8 @@ class ConcatImages(_Listed):
         for images in self._sources[1:]:
             if images.labels != first.labels or structs.replace(images.form, codec=first.form.codec) != first.form:
                 raise ValueError(
-                    f"datasets of {_described(first)} and of {_described(images)} differ in labels or pixels: prepare the second "
-                    "with --classes FIRST, and the --gray, --bits and --mask-bits of the first"
+                    f"datasets of {_described(first)} and of {_described(images)} differ in labels or pixels: prepare "
+                    "both with the same --classes, --gray, --bits and --mask-bits"
                 )
         chosen = [(images, np.arange(len(images)) if rows is None else rows) for images, rows in parts]
         numbers = [np.full(len(rows), k) for k, (_, rows) in enumerate(chosen)]
