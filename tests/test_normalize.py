@@ -160,7 +160,7 @@ def test_modes_change_nothing(dtype: torch.dtype) -> None:
         ({"mean": []}, ValueError, "mean must be finite numbers"),
         ({"std": [0.5, 0.0, 0.5]}, ValueError, "std must be above 0"),
         ({"dtype": torch.float64}, ValueError, "found torch.float64"),
-        ({"mean": (123.0, 117.0, 104.0), "std": (58.0, 57.0, 57.0)}, ValueError, r"mean is \(123.*pass max_value=1 for unscaled"),
+        ({"mean": (123.0, 117.0, 104.0), "std": (58.0, 57.0, 57.0)}, ValueError, r"mean is \(123.*pass max_value=1 to use"),
         ({"max_value": 0}, ValueError, "max_value must be a number above 0"),
     ],
 )

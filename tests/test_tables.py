@@ -260,7 +260,7 @@ def test_names_of_another_table() -> None:
     train = make(pa.table({"c": ["a", "b", "c"], "y": ["cat", "dog", "eel"]}))
     other = make(pa.table({"c": ["c", None], "y": ["dog", "dog"]}), classes=train)
     assert other.column("c").tolist() == [2, 3] and other.classes == ["cat", "dog", "eel"] and other.targets.tolist() == [1, 1]
-    with pytest.raises(ValueError, match=r"column 'c' has names that the table given as classes= lacks: 'z'"):
+    with pytest.raises(ValueError, match=r"column 'c' has names that the table of `classes` lacks: 'z'"):
         make(pa.table({"c": ["z"], "y": ["dog"]}), classes=train)
     written = csv("c,y\n3,dog\n1,eel\n")  # a part in which all names look like numbers
     train = make(csv("c,y\n1,cat\n2,dog\n3,eel\n", "train.csv"), category="c")

@@ -181,9 +181,9 @@ class Named:
 def test_repeated_rows_of_an_unknown_container_are_an_error():
     run = Trainer(torch.nn.Linear(3, 2), lambda model, batch: model(batch.x).sum(1), partial(SGD, lr=0.1))
     assert run.evaluate([Named(torch.ones(2, 3))])["loss"]
-    with pytest.raises(FastDataError, match="2 rows has 1 repeats, which cannot be cut from a Named"):
+    with pytest.raises(FastDataError, match="2 rows, 1 are repeats, which cannot be cut from a Named"):
         run.evaluate([Named(torch.ones(2, 3), 1, np.arange(2))])
-    with pytest.raises(FastDataError, match=r"4 rows has 1 repeats, which cannot be cut from a Tensor of 20.*drop_last=True"):
+    with pytest.raises(FastDataError, match=r"4 rows, 1 are repeats, which cannot be cut from a Tensor of length 20.*drop_last"):
         run.fit([LoaderBatch.of((torch.ones(4, 3), torch.ones(20)), 3, np.arange(4), (0, 4))], epochs=1)
     options = {"num_workers": 0, "rank": 1, "world_size": 2}
     with Loader(TensorDataset(torch.ones(3, 3)), 2, collate_fn=Named, **options) as loader:

@@ -461,7 +461,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     type = "string" if pa.types.is_dictionary(kind) else str(kind)
     kinds = {type, type if other is None else other.type} - {"null"}
     if other is not None and len(kinds) > 1 and not all(one.startswith(NARROWED) for one in kinds):
-        raise ValueError(f"column {name!r} is {type}, but {other.type} in the table given as classes=: use one type")
+        raise ValueError(f"column {name!r} is {type}, but {other.type} in the table of `classes`: use one type")
     if type != "string":
         return TableColumn(name, type, values.dtype.name), values, missing
     digits = all(each.isascii() and each.isdigit() for each in texts)
@@ -469,7 +469,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     if other is not None and other.names is not None:
         ordered = other.names
         if unknown := sorted({*texts} - {*ordered}):
-            raise ValueError(f"column {name!r} has names that the table given as classes= lacks: {listed([*map(repr, unknown)])}")
+            raise ValueError(f"column {name!r} has names that the table of `classes` lacks: {listed([*map(repr, unknown)])}")
     codes = {each: k for k, each in enumerate(ordered)}
     values = np.array([*(codes[each] for each in texts), len(codes)])[values]
     return TableColumn(name, type, _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing

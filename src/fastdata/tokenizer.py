@@ -185,7 +185,7 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
     if name == "bytes":
         return Spec("bytes", "bytes", ""), b""
     if name == "chars":
-        raise PrepError(f"{option} chars needs a SOURCE of text: give a store of text whose tokens are chars")
+        raise PrepError(f"{option} chars needs a SOURCE of text; else give a store prepared from text with chars")
     if path.is_dir():
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():

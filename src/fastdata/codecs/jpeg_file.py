@@ -49,7 +49,7 @@ class JpegHeader(Header):
         buffer = scratch if scratch is not None and scratch.size >= size else decode_buffer(size)
         decoded = _decode(data, self, colorspace=space, min_height=height, min_width=width, buffer=buffer)
         if decoded.shape != (height, width, channels):
-            raise CodecError(f"{decoded.shape} values were decoded, but the JPEG's header says otherwise", "undecodable")
+            raise CodecError(f"the JPEG decodes to shape {decoded.shape}, but its header says otherwise", "undecodable")
         return cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded
 
     def as_is(self, data: bytes, *, gray: bool = False) -> Array | None:

@@ -63,7 +63,7 @@ class GPUNormalize(nn.Module):
             raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
         if max_value is None and max(*self.mean, *self.std) > 1:
             found = f"mean is {self.mean} and std {self.std}, but pixels are first scaled to [0, 1]"
-            raise ValueError(f"{found}: pass max_value=1 for unscaled pixels, or 255 (uint16: 65535) to scale all the same")
+            raise ValueError(f"{found}: pass max_value=1 to use unscaled pixels")
         self.channels = max(channels, default=None)
         self.dtype = dtype
         self.max_value = max_value

@@ -303,8 +303,8 @@ def _checked(path: Path, total: str) -> bytes:
         data, why = b"", lacking(error) or str(error.strerror)
     if xxhash.xxh3_128_hexdigest(data) != total:
         raise PrepError(
-            f"{path} cannot be used: {why}; plan again with the same SOURCE and options (finished shards are kept), unless "
-            "another fastdata-prep has made this store"
+            f"{path} cannot be used: {why}. Unless another process has finished this store, plan it again with the "
+            "same SOURCE and options; finished shards are kept"
         )
     return data
 

@@ -311,7 +311,7 @@ def to_path(where: StrPath) -> AnyPath:
     if scheme(url) == "file":
         return local_path(url)
     if scheme(url) in WITHOUT_LISTS and "?" in url:
-        raise ValueError(f"{url.partition('?')[0]}?... has a query, as signed URLs do, and is not read: leave the query out")
+        raise ValueError(f"{url.partition('?')[0]}?... has a query, as signed URLs do, so it is not read: leave the query out")
     return UrlPath(url)
 
 

@@ -112,14 +112,14 @@ class Compute:
 
         def refuse(what: str) -> FastDataError:
             return FastDataError(
-                f"a batch of {rows} rows has {spare} repeats, which cannot be cut from a {what}: give batch_size and drop_last=True"
+                f"of {rows} rows, {spare} are repeats, which cannot be cut from a {what}: give batch_size and drop_last=True"
             )
 
         def change(part: Any) -> Any:
             nonlocal is_cut
             if spare and (_has_rows(part) or (isinstance(part, Tensor) and part.dim())):
                 if len(part) != rows:
-                    raise refuse(f"{type(part).__name__} of {len(part)}")
+                    raise refuse(f"{type(part).__name__} of length {len(part)}")
                 part, is_cut = Ragged.of(part.unbind()[:valid]) if isinstance(part, Ragged) else part[:valid], True
             if isinstance(part, list):
                 return part
