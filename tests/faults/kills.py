@@ -185,6 +185,7 @@ def forked(work: Callable[[Callable[[Any], None]], None]) -> Iterator[tuple[int,
             os.close(ours)
             os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
             work(lambda line: os.write(theirs, f"{line}\n".encode()) and None)
         except BaseException:  # noqa: BLE001  whatever it is, this copy of the parent has to end here
             os.write(theirs, f"error {traceback.format_exc()!r}\n".encode())
