@@ -69,7 +69,7 @@ class StoreArrays(StoreSamples):
             found = ", ".join(" x ".join(map(str, shape)) for shape in sorted(shapes)[:4])
             raise LoaderError(
                 f"a batch needs arrays of one shape, but these have {found}: give the dataset a crop, such as "
-                "crop=fastdata.RandomCrop(64), and make one store for each number of channels"
+                "crop=fastdata.RandomCrop(64); if channels differ, make one store for each number of channels"
             )
         out = allocate((len(rows), *shapes.pop()), self.dtype)
         for row, start, flip, target in zip(rows.tolist(), starts, flips, out, strict=True):

@@ -298,7 +298,7 @@ class Loader(Fixed):
         before, now = self._settings, (settings(self.dataset), settings(self._original))
         if self.dataset is not self._original and now[1] != before[1]:
             raise LoaderError(
-                f"transform or views of the dataset in a {type(self._original).__name__} was set after the Loader was made: "
+                f"after the Loader was made, you set transform or views of a dataset in a {type(self._original).__name__}: "
                 "set it on loader.dataset, or before making the Loader"
             )
         self._settings = now

@@ -490,7 +490,7 @@ class Trainer:
         except (KeyError, RuntimeError, ValueError) as error:
             raise FastDataError(
                 f"the checkpoint (dir={self.dir}) is from another model, optimizer, precision, scheduler or fastdata version. To "
-                f"continue its run, make the same Trainer; for a new run, pass resume=False, or another dir: {error}"
+                f"continue its run, make the same Trainer; for a new run, pass resume=False, or another dir.\n{error}"
             ) from error
         for name in COUNTERS:
             setattr(self, name, state[name])
