@@ -196,10 +196,11 @@ def test_a_column_of_any_type_of_text(tmp_path: Path) -> None:
     root.mkdir()
     columns = [texts.dictionary_encode(), texts.cast(pyarrow.large_string())]
     columns += [texts.cast(pyarrow.string_view())] if hasattr(pyarrow, "string_view") else []
-    for k, column in enumerate(columns):
+    for k, column in enumerate([*columns, pyarrow.array([1, 2])]):
         parquet.write_table(pyarrow.table({"text": column}), root / f"{k}.parquet")
     summary = fastdata.prep(root, tmp_path / "o.fds", tokenizer="bytes", workers=1)
-    assert summary.kept == 3 * len(columns) and summary.rejected == {"not-text": len(columns)}
+    assert summary.kept == 3 * len(columns) and summary.rejected == {"not-text": len(columns), "no-field": 1}
+    assert list(Store(summary.out, "tokens").rejects())[-1]["detail"] == "it has no column of text"
     assert np.array_equal(tokens(summary.out), as_bytes(["first", "second", "first"] * len(columns)))
 
 

@@ -18,7 +18,7 @@ from fastdata.errors import CodecError, MissingExtraError, PrepError, needs
 from fastdata.prepare.worker import reject_of
 from fastdata.sources.arrow import open_parquet
 from fastdata.sources.base import damaged_file, pointer_of
-from fastdata.sources.inputs import ABSENT, detail_of
+from fastdata.sources.inputs import ABSENT, detail_of, reason_of
 from fastdata.sources.tables import ENCODING_BYTES, refuse_head
 from fastdata.sources.urls import AnyPath
 from fastdata.types import Array
@@ -87,7 +87,7 @@ def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DO
         if piece.problem:
             if piece.problem in ABSENT and (kind != "txt" or separator):  # nobody knows what it held
                 raise PrepError(f"{path}: {detail_of(piece.problem)}")
-            raise CodecError(detail_of(piece.problem), piece.problem)
+            raise CodecError(detail_of(piece.problem), reason_of(piece.problem))
         if kind == "parquet":
             found = _rows(path, piece, cutting.field, most)
         else:
@@ -236,7 +236,7 @@ def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Ar
     Raise a CodecError if the file holds no such tokens.
     """
     if piece.problem:
-        raise CodecError(detail_of(piece.problem), piece.problem)
+        raise CodecError(detail_of(piece.problem), reason_of(piece.problem))
     path = root / piece.name
     size = path.stat().st_size
     if size % 2:
